@@ -1,0 +1,39 @@
+// One trace, read and analyzed: what every command starts from.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "analyzer/analyses/analyses.h"
+#include "analyzer/ledger/ledger.h"
+#include "analyzer/symbols/symbolizer.h"
+#include "analyzer/trace/model.h"
+#include "analyzer/trace/reader.h"
+
+namespace gpumemtrace::analyzer {
+
+struct AnalyzeOptions {
+  ReaderOptions reader;
+  SymbolizerOptions symbols;
+  AnalysesOptions analyses;
+};
+
+struct AnalyzedTrace {
+  explicit AnalyzedTrace(const AnalyzeOptions& options);
+  AnalyzedTrace(const AnalyzedTrace&) = delete;
+  AnalyzedTrace& operator=(const AnalyzedTrace&) = delete;
+
+  std::string path;
+  TraceModel model;
+  Ledger ledger;
+  // Caches what it finds, so reports need it non-const.
+  mutable Symbolizer symbols;
+  Analyses analyses;
+  ReadResult read;
+};
+
+// Reads and analyzes; look at `read.fault` first.
+std::unique_ptr<AnalyzedTrace> Analyze(const std::string& path, const AnalyzeOptions& options);
+
+}  // namespace gpumemtrace::analyzer

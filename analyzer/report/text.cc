@@ -1,0 +1,178 @@
+#include "analyzer/report/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+constexpr std::array<const char*, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+
+// Length in bytes of the well-formed UTF-8 sequence at the start of `text`, 0 when there is none.
+size_t Utf8Length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates, and beyond U+10FFFF.
+  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0) ||
+      (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90)) {
+    return 0;
+  }
+  return length;
+}
+
+// Columns on a terminal, taking every code point for one; escape sequences of Style take none.
+size_t DisplayWidth(std::string_view text) {
+  size_t width = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\x1b') {
+      while (i < text.size() && text[i] != 'm') ++i;
+      continue;
+    }
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) ++width;
+  }
+  return width;
+}
+
+}  // namespace
+
+std::string FormatBytes(uint64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  // 1023.95 would print as 1024 of the smaller unit.
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  if (value == std::floor(value)) return absl::StrFormat("%.0f %s", value, kUnits[unit]);
+  return absl::StrFormat(value < 10 ? "%.2f %s" : "%.1f %s", value, kUnits[unit]);
+}
+
+std::string FormatSignedBytes(int64_t bytes) {
+  if (bytes == 0) return "0 B";
+  const uint64_t magnitude = bytes < 0 ? 0 - static_cast<uint64_t>(bytes) : static_cast<uint64_t>(bytes);
+  return absl::StrCat(bytes < 0 ? "-" : "+", FormatBytes(magnitude));
+}
+
+std::string FormatExactBytes(uint64_t bytes) {
+  if (bytes < 1024) return FormatBytes(bytes);
+  return absl::StrCat(FormatBytes(bytes), " (", FormatCount(bytes), " B)");
+}
+
+std::string FormatCount(uint64_t count) {
+  std::string digits = absl::StrCat(count);
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) {
+    digits.insert(static_cast<size_t>(i), ",");
+  }
+  return digits;
+}
+
+std::string Plural(uint64_t count, std::string_view noun) {
+  return absl::StrCat(FormatCount(count), " ", noun, count == 1 ? "" : "s");
+}
+
+std::string FormatDuration(uint64_t microseconds) {
+  const double seconds = static_cast<double>(microseconds) / 1e6;
+  if (microseconds < 1000) return absl::StrCat(microseconds, " µs");
+  if (microseconds < 1'000'000) return absl::StrFormat("%.1f ms", seconds * 1e3);
+  if (seconds < 60) return absl::StrFormat("%.1f s", seconds);
+  const uint64_t whole = microseconds / 1'000'000;
+  if (whole < 3600) return absl::StrFormat("%d min %02d s", whole / 60, whole % 60);
+  return absl::StrFormat("%d h %02d min", whole / 3600, whole / 60 % 60);
+}
+
+std::string FormatPercent(uint64_t part, uint64_t whole) {
+  if (whole == 0) return "–";
+  return absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string Printable(std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size());
+  while (!bytes.empty()) {
+    const size_t length = Utf8Length(bytes);
+    const unsigned char first = static_cast<unsigned char>(bytes[0]);
+    // C1 controls (U+0080–U+009F) also move cursors on some terminals.
+    const bool c1 = length == 2 && first == 0xc2 && static_cast<unsigned char>(bytes[1]) < 0xa0;
+    if (length == 0 || first < 0x20 || first == 0x7f || c1) {
+      absl::StrAppendFormat(&out, "\\x%02x", first);
+      bytes.remove_prefix(1);
+    } else {
+      out.append(bytes.substr(0, length));
+      bytes.remove_prefix(length);
+    }
+  }
+  return out;
+}
+
+std::string Shorten(std::string_view text, size_t width) {
+  if (DisplayWidth(text) <= width || width < 4) return std::string(text);
+  // Work on code points so that no character is cut.
+  std::vector<std::string_view> characters;
+  for (std::string_view rest = text; !rest.empty();) {
+    const size_t length = std::max<size_t>(Utf8Length(rest), 1);
+    characters.push_back(rest.substr(0, length));
+    rest.remove_prefix(length);
+  }
+  const size_t tail = (width - 1) * 2 / 3;
+  const size_t head = width - 1 - tail;
+  std::string out;
+  for (size_t i = 0; i < head; ++i) out.append(characters[i]);
+  out += "…";
+  for (size_t i = characters.size() - tail; i < characters.size(); ++i) out.append(characters[i]);
+  return out;
+}
+
+void TextWriter::Heading(std::string_view title) {
+  if (!text_.empty()) text_ += '\n';
+  absl::StrAppend(&text_, Bold(title), "\n");
+}
+
+void TextWriter::Line(std::string_view text) { absl::StrAppend(&text_, text, "\n"); }
+
+void TextWriter::Blank() { text_ += '\n'; }
+
+void TextWriter::Field(std::string_view label, std::string_view text) {
+  constexpr size_t kLabelWidth = 14;
+  const size_t width = DisplayWidth(label);
+  absl::StrAppend(&text_, "  ", label, std::string(width < kLabelWidth ? kLabelWidth - width : 1, ' '), text,
+                  "\n");
+}
+
+void TextWriter::Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
+                       size_t indent) {
+  std::vector<size_t> widths;
+  for (const std::vector<std::string>& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
+  }
+  for (const std::vector<std::string>& row : rows) {
+    text_.append(indent, ' ');
+    for (size_t i = 0; i < row.size(); ++i) {
+      const size_t padding = widths[i] - DisplayWidth(row[i]);
+      const bool to_right = i < right.size() && right[i];
+      if (to_right) text_.append(padding, ' ');
+      text_ += row[i];
+      if (i + 1 < row.size()) text_.append(to_right ? 2 : padding + 2, ' ');
+    }
+    text_ += '\n';
+  }
+}
+
+std::string TextWriter::Style(std::string_view text, std::string_view code) const {
+  if (!options_.color) return std::string(text);
+  return absl::StrCat("\x1b[", code, "m", text, "\x1b[0m");
+}
+
+}  // namespace gpumemtrace::analyzer
