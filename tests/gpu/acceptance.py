@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Runs real frameworks on this machine's GPU with and without the shim and compares the trace with the framework's
+own numbers, to the byte.
+
+    python3 tests/gpu/acceptance.py [torch] [jax] [cupy] [cuda] --dist dist --out OUT"""
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import common
+import report_reader
+
+WORKLOADS = common.HERE / "workloads"
+PROGRAMS = common.HERE / "programs"
+CLEAN = {"PYTORCH_CUDA_ALLOC_CONF": None, "PYTORCH_ALLOC_CONF": None, "PYTORCH_NO_CUDA_MEMORY_CACHING": None,
+         "XLA_PYTHON_CLIENT_PREALLOCATE": None, "XLA_PYTHON_CLIENT_ALLOCATOR": None, "XLA_PYTHON_CLIENT_MEM_FRACTION": None}
+
+TORCH_MODES = {
+    "default": {},
+    "expandable_segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    "max_split+roundup": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:32,roundup_power2_divisions:4"},
+    "cudaMallocAsync": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    "no_caching": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+}
+JAX_MODES = {
+    "preallocate=false": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+    "preallocate=0.1": {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"},
+    "platform": {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
+    "cuda_async": {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+}
+NVCC = ["nvcc", "-g", "-lineinfo", "-std=c++17", "-arch=native"]
+CUDA_BUILDS = {
+    "static cudart": [*NVCC, "-lcuda"],
+    "shared cudart": [*NVCC, "-cudart", "shared", "-lcuda"],
+    "driver only": [*NVCC, "-cudart", "none", "-DDRIVER_ONLY", "-lcuda"],
+    "per-thread stream": [*NVCC, "-default-stream", "per-thread", "-lcuda"],
+}
+
+
+def torch_jobs():
+    return [(f"torch {mode}", [sys.executable, str(WORKLOADS / "torch_mix.py")], env, torch_checks) for mode, env in TORCH_MODES.items()]
+
+
+def jax_jobs():
+    return [(f"jax {mode}", [sys.executable, str(WORKLOADS / "jax_mix.py")], env, jax_checks) for mode, env in JAX_MODES.items()]
+
+
+def cupy_jobs():
+    return [(f"cupy {mode}", [sys.executable, str(WORKLOADS / "cupy_mix.py"), mode], {}, cupy_checks) for mode in ("pool", "async", "none")]
+
+
+def cuda_jobs(work):
+    jobs = []
+    for name, command in CUDA_BUILDS.items():
+        binary = work / name.replace(" ", "_")
+        built = common.run([*command, "-o", str(binary), str(PROGRAMS / "mix.cu")], folder=work, name=f"build {name}", timeout=300)
+        if built.code != 0:
+            jobs.append((f"cuda {name}", None, built.stderr.strip()[-300:], None))
+        else:
+            jobs.append((f"cuda {name}", [str(binary)], {}, cuda_checks))
+    return jobs
+
+
+def torch_checks(numbers, report):
+    """Yields (what, framework's number, traced number). A framework's None means that it has no such number here."""
+    device = report_reader.device(report)
+    pick = report_reader.pick
+    if numbers["no_caching"]:
+        # Every tensor is one cudaMalloc; the highest moment is the hold, whose bytes the program knows by itself.
+        known = numbers["phases"].get("known_hold")
+        yield "peak", known if isinstance(known, int) else None, pick(device, "tensors", "peak_bytes")
+    elif numbers["backend"] == "cudaMallocAsync":
+        yield "peak", numbers["max_memory_allocated"], pick(device, "tensors", "peak_bytes")
+    else:
+        yield "peak", numbers["max_memory_allocated"], pick(device, "blocks", "peak_bytes")
+        yield "reserved at end", numbers["memory_reserved"], pick(device, "reserved", "last_bytes")
+        yield "reserved peak", numbers["max_memory_reserved"], pick(device, "reserved", "peak_bytes")
+        yield "block allocations", numbers["allocations"], pick(device, "blocks", "allocations")
+        yield "OOMs", numbers["ooms"], len(report.get("ooms") or [])
+        checked, disagree = report_reader.self_check(report)
+        yield "disagreements", 0, disagree
+        yield "events checked > 20000", True, checked > 20000
+
+
+def library_bytes(report, *parts, field="live_bytes"):
+    return sum(report_reader.number(e.get(field), 0) for e in report.get("libraries") or []
+               if any(part in str(e.get("name")) for part in parts))
+
+
+def jax_checks(numbers, report):
+    stats = numbers["stats"]
+    xla = library_bytes(report, "xla_cuda_plugin", "jax", "xla", field="peak_bytes")
+    if "pool_bytes" in stats:
+        yield "pool bytes", stats["pool_bytes"], xla
+    yield "known tensors ≤ traced", True, xla >= numbers["known_live"]
+
+
+def cupy_checks(numbers, report):
+    device = report_reader.device(report)
+    own = library_bytes(report, "cupy", "runtime.cpython", "_core", "memory.cpython", field="peak_bytes")
+    if numbers["mode"] == "pool":
+        yield "pool bytes", numbers["pool_total"], own
+    else:
+        yield "known arrays ≤ traced", True, (own or report_reader.pick(device, "segments", "peak_bytes", default=0)) >= numbers["known_live"]
+
+
+def cuda_checks(numbers, report):
+    spaces = {entry.get("space"): entry for entry in report.get("spaces") or []}
+    for ours, theirs in (("device", "device"), ("managed", "managed"), ("pinned", "pinned_host"),
+                         ("stream_ordered", "stream_ordered"), ("physical", "virtual")):
+        for field in ("live", "peak"):
+            yield f"{ours} {field}", numbers[ours][field], report_reader.pick(spaces.get(theirs, {}), f"{field}_bytes")
+
+
+def main():
+    parser = common.arguments(__doc__.split("\n\n")[0])
+    parser.add_argument("part", nargs="*", help="torch, jax, cupy, cuda; all when none is named")
+    options = parser.parse_args()
+    shim, analyzer = common.find_products(options.dist)
+    parts = options.part or ["torch", "jax", "cupy", "cuda"]
+    work = pathlib.Path(options.work) / "acceptance"
+    work.mkdir(parents=True, exist_ok=True)
+    jobs, rows, missing = [], [], []
+    for part in parts:
+        if part == "cuda":
+            jobs += cuda_jobs(work)
+        elif not common.has_module(part):
+            missing.append(part)
+        else:
+            jobs += {"torch": torch_jobs, "jax": jax_jobs, "cupy": cupy_jobs}[part]()
+    jobs = [job for job in jobs if common.chosen(job[0], options.only)]
+
+    def one(job):
+        name, command, env, checks = job
+        if command is None:
+            return {"error": f"build failed: {env}"}
+        label = name.replace(" ", "_").replace("=", "-").replace("+", "-")
+        numbers = work / f"{label}.numbers.json"
+        plain_numbers = work / f"{label}.plain.json"
+        place = lambda path: [command[0], *command[1:2], str(path), *command[2:]] if command[0] == sys.executable else [*command, str(path)]
+        traced = common.run(place(numbers), folder=work, name=label, shim=shim, env={**CLEAN, **env}, timeout=options.timeout)
+        plain = common.run(place(plain_numbers), folder=work, name=label + ".plain", env={**CLEAN, **env}, timeout=options.timeout)
+        result = {"code": traced.code, "plain_code": plain.code, "same": traced.code == plain.code and traced.stdout == plain.stdout,
+                  "seconds": round(traced.seconds, 1), "plain_seconds": round(plain.seconds, 1), "trace": str(traced.trace or ""),
+                  "stderr": traced.stderr[-400:], "stdout": traced.stdout[-200:], "plain_stdout": plain.stdout[-200:]}
+        if not traced.trace:
+            return dict(result, error="no trace was written")
+        report, error = common.analyze_json(analyzer, traced.trace)
+        (work / f"{label}.report.txt").write_text(common.analyze(analyzer, traced.trace)[1])
+        if report is None or not numbers.is_file():
+            return dict(result, error=error or "the program wrote no numbers")
+        (work / f"{label}.report.json").write_text(json.dumps(report))
+        result["numbers"] = json.loads(numbers.read_text())
+        result["checks"] = list(checks(result["numbers"], report))
+        result["trace_bytes"] = traced.trace.stat().st_size
+        result["events"] = report_reader.pick(report, "events", "total", default=0)
+        result["note"] = error
+        return result
+
+    results = dict(zip([job[0] for job in jobs], common.in_parallel(one, jobs, options.jobs)))
+    bad = 0
+    for name, r in results.items():
+        if isinstance(r, Exception):
+            r = results[name] = {"error": f"{type(r).__name__}: {r}"}
+        same = {True: "yes", False: "NO", None: ""}[r.get("same")]
+        if r.get("error"):
+            bad += 1
+            rows.append([name, "ran", "", "", "NO", same, r["error"][-120:]])
+        for what, theirs, ours in r.get("checks", []):
+            equal = theirs is None or theirs == ours
+            bad += not equal
+            rows.append([name, what, theirs, ours, "yes" if equal else "NO", same, r.get("note", "")])
+        bad += r.get("same") is False
+    facts = common.machine()
+    table = ["# Traced numbers beside the framework's own", "", "; ".join(f"{k} {v}" for k, v in facts.items() if v), "",
+             common.markdown_table(["program", "what", "framework", "traced", "equal", "same output and exit", "note"], rows), "",
+             f"{bad} differences." + (f" Not installed here: {', '.join(missing)}." if missing else "")]
+    print("\n".join(table))
+    for name, r in results.items():
+        unsupported = [f"{k}: {v}" for k, v in (r.get("numbers", {}).get("phases") or {}).items() if str(v).startswith("not")]
+        if unsupported:
+            print(name, "phases:", "; ".join(unsupported))
+        if r.get("same") is False:
+            print(name, "codes", r["plain_code"], r["code"], "| plain:", r["plain_stdout"], "| traced:", r["stdout"], "| stderr:", r["stderr"])
+    stem = "acceptance-" + "-".join(parts)
+    common.write(options.out, stem + ".md", "\n".join(table) + "\n")
+    common.write(options.out, stem + ".json", json.dumps({"machine": facts, "results": results}, indent=1, default=str))
+    common.pack([p for pattern in ("*.pb", "*.report.txt", "*.report.json", "*.numbers.json") for p in work.glob(pattern)
+                 if p.stat().st_size < 4 << 20], pathlib.Path(options.out) / f"{stem}.tar.gz")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
