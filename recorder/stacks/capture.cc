@@ -1,0 +1,174 @@
+// Capture: walk, look up, and define what is new.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "recorder/stacks/hash.h"
+#include "recorder/stacks/libunwind_api.h"
+#include "recorder/stacks/modules.h"
+#include "recorder/stacks/native.h"
+#include "recorder/stacks/own_code.h"
+#include "recorder/stacks/python_interpreter.h"
+#include "recorder/stacks/python_walk.h"
+#include "recorder/stacks/stacks.h"
+#include "recorder/stacks/thread_stacks.h"
+
+namespace gpumemtrace::recorder::stacks {
+namespace {
+
+constinit std::atomic<const char*> g_native_problem{nullptr};
+
+// The number of a stack that this thread defined before, 0 = none.
+uint64_t FindStack(const ThreadStacks& thread, uint64_t raw) {
+  const KnownStack* set = thread.stacks[raw % kStackSets];
+  for (size_t i = 0; i < kStackWays; ++i) {
+    if (set[i].raw == raw) return set[i].number;
+  }
+  return 0;
+}
+
+void RememberStack(ThreadStacks& thread, uint64_t raw, uint64_t number) {
+  KnownStack* set = thread.stacks[raw % kStackSets];
+  std::memmove(set + 1, set, (kStackWays - 1) * sizeof(KnownStack));
+  set[0] = {raw, number};
+}
+
+// The same stack by its number, in the table of raw stacks: different raw stacks can be one stack, when a
+// program compiles the same text again and again.
+uint64_t KeyOfNumber(uint64_t number) {
+  return Mix(number, kSalt2) | 1;
+}
+
+// Everything below is cold: it runs once for each thing that is new to the thread.
+
+bool DefineModule(ThreadStacks& thread, uint64_t address, uint64_t serial, DefinitionSink& sink) {
+  const size_t bit = serial % kModuleBits;
+  uint64_t& word = thread.modules[bit / 64];
+  const uint64_t mask = uint64_t{1} << bit % 64;
+  if ((word & mask) != 0) return true;
+  ModuleInfo info;
+  // The text buffers are free here: code objects are defined later.
+  if (!FindModule(address, info, thread.text.file)) return true;
+  const ModuleDefinition definition{.path = {thread.text.file, info.path_size},
+                                    .build_id = {info.build_id, info.build_id_size},
+                                    .load_bias = info.load_bias,
+                                    .start = info.start,
+                                    .end = info.end};
+  if (!sink.DefineModule(definition)) return false;
+  word |= mask;
+  return true;
+}
+
+// The number of a code object that has been defined in this thread's ring, 0 when there was no room.
+uint64_t DefineCode(ThreadStacks& thread, const PythonLayout& layout, const char* code,
+                    DefinitionSink& sink) {
+  const uint64_t identity = CodeIdentity(layout, code);
+  KnownCode* set = thread.codes[Mix(reinterpret_cast<uint64_t>(code), kSalt0) % kCodeSets];
+  for (size_t i = 0; i < kCodeWays; ++i) {
+    if (set[i].number != 0 && set[i].code == code && set[i].identity == identity) return set[i].number;
+  }
+  const CodeDefinition definition = ReadCode(layout, code, thread.text);
+  // The same code at another address needs no second definition.
+  for (const KnownCode& known : std::span(set, kCodeWays)) {
+    if (known.number == definition.number) {
+      set[0] = {code, identity, definition.number};
+      return definition.number;
+    }
+  }
+  if (!sink.DefineCode(definition)) return 0;
+  std::memmove(set + 1, set, (kCodeWays - 1) * sizeof(KnownCode));
+  set[0] = {code, identity, definition.number};
+  return definition.number;
+}
+
+uint64_t DefineStack(ThreadStacks& thread, const PythonInterpreter* interpreter, size_t native_count,
+                     size_t python_count, uint64_t raw, DefinitionSink& sink) {
+  uint64_t hash = Extend(kSalt1, native_count << 32 | python_count);
+  for (size_t i = 0; i < native_count; ++i) {
+    const uint64_t address = thread.native[i];
+    const ModuleKey module = FindModuleKey(address);
+    if (module.serial != 0 && !DefineModule(thread, address, module.serial, sink)) return 0;
+    hash = Extend(hash, module.content);
+    // Not relative to the module: the ring names frames by address.
+    hash = Extend(hash, address);
+  }
+  for (size_t i = 0; i < python_count; ++i) {
+    const RawPythonFrame& frame = thread.python[i];
+    const uint64_t code = DefineCode(thread, *interpreter->layout, frame.code, sink);
+    if (code == 0) return 0;
+    thread.defined_python[i] = {code, frame.instruction, frame.entry};
+    hash = Extend(hash, code);
+    hash = Extend(
+        hash, static_cast<uint64_t>(static_cast<uint32_t>(frame.instruction)) << 1 | (frame.entry ? 1 : 0));
+  }
+  const uint64_t number = hash != 0 ? hash : 1;
+  const uint64_t key = KeyOfNumber(number);
+  if (FindStack(thread, key) != number) {
+    const StackDefinition definition{.number = number,
+                                     .native = {thread.native, native_count},
+                                     .python = {thread.defined_python, python_count}};
+    if (!sink.DefineStack(definition)) return 0;
+    RememberStack(thread, key, number);
+  }
+  RememberStack(thread, raw, number);
+  return number;
+}
+
+}  // namespace
+
+const size_t kThreadStacksSize = sizeof(ThreadStacks);
+
+bool Prepare() {
+  FindOwnCode();
+  NoteModuleChanges();
+  g_native_problem.store(PrepareLibunwind(), std::memory_order_release);
+  return FindInterpreter();
+}
+
+InterpreterFacts Interpreter() {
+  return CurrentInterpreterFacts();
+}
+
+const char* NativeProblem() {
+  return g_native_problem.load(std::memory_order_acquire);
+}
+
+uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, DefinitionSink& sink) {
+  const uint64_t generation = UnloadGeneration();
+  if (thread.generation != generation) {
+    std::memset(thread.modules, 0, sizeof(thread.modules));
+    thread.generation = generation;
+  }
+  const PythonInterpreter* interpreter = CurrentInterpreter();
+  PythonWalk python;
+  if (options.python && interpreter != nullptr) {
+    python = WalkPython(*interpreter, {thread.python, std::min(options.max_python, kMaxFrames)});
+  }
+  NativeWalk native;
+  if (options.native != NativeDepth::kNone) {
+    const bool to_python = options.native == NativeDepth::kToPython;
+    native = WalkNative(thread, to_python ? interpreter : nullptr, std::min(options.max_native, kMaxFrames));
+  }
+  if (native.count == 0 && python.count == 0) return 0;
+  uint64_t raw = Mix(native.hash ^ kSalt0, python.hash ^ kSalt1) + generation * kSalt2;
+  raw |= 1;
+  const uint64_t number = FindStack(thread, raw);
+  if (number != 0) return number;
+  return DefineStack(thread, interpreter, native.count, python.count, raw, sink);
+}
+
+void ModulesChanged() {
+  if (NoteModuleChanges()) LibunwindForget();
+}
+
+void Forget(ThreadStacks& thread) {
+  std::memset(thread.modules, 0, sizeof(thread.modules));
+  std::memset(thread.codes, 0, sizeof(thread.codes));
+  std::memset(thread.stacks, 0, sizeof(thread.stacks));
+}
+
+void AfterForkInChild() {
+  ResetModulesAfterFork();
+}
+
+}  // namespace gpumemtrace::recorder::stacks
