@@ -33,7 +33,6 @@ chmod 755 "$work"
 # A private sources list: the mirrors that this system already uses for its own release, with the component added
 # that holds nvidia-cuda-dev.
 sources="$work/cuda.list"
-signed_by() { [ -f "$1" ] && echo "[signed-by=$1]" || true; }
 shopt -s nullglob
 for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
   if [ ! -f "$file" ]; then continue; fi

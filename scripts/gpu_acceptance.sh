@@ -12,7 +12,7 @@
 # Tables (Markdown), JSON and packed traces go to the folder of --out (gpu-acceptance). The exit code is 0 when
 # everything agreed, else 1.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 parts=() cases=() options=()
 while [ $# -gt 0 ]; do

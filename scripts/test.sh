@@ -4,7 +4,7 @@
 #   scripts/test.sh --quick   the release build and its tests only, for the hour of writing
 # Logs are under build/test-logs. A test counts once for each build that it runs in.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 quick=0
 case "${1:-}" in
   "") ;;
