@@ -1,0 +1,226 @@
+"""Walks the heap once, from the roots outwards, and reconstructs shortest chains to chosen objects.
+
+One breadth-first pass over gc.get_referents, in chunks so that nearly all work happens inside C calls. An
+object's place in its level tells which chunk discovered it, so chains need no parent link per object.
+"""
+import gc
+import sys
+import time
+import types
+
+CHUNK = 512
+
+
+class OutOfTime(Exception):
+    pass
+
+
+class Walk:
+    """Levels of objects by distance from the roots. Holds strong references until `release`."""
+
+    def __init__(self, deadline, excluded):
+        self.deadline = deadline
+        self.seen = set(excluded)  # ids
+        self.levels = []           # [objects of the level]
+        self.segments = []         # per level: [(end position in the level, start position of the chunk above)]
+        self.found = {}            # id of a wanted object → (level, segment index)
+        self.complete = False
+        self.reached = 0
+
+    def release(self):
+        self.levels = []
+        self.segments = []
+        self.seen = set()
+
+    def run(self, roots, wanted, first_values):
+        """`roots`: objects at distance 0. `first_values`: more objects at distance 1, values of frames.
+        `wanted`: ids to look out for; the walk ends early when all are found."""
+        remaining = set(wanted)
+        level = []
+        for root in roots:
+            if id(root) not in self.seen:
+                self.seen.add(id(root))
+                level.append(root)
+                if id(root) in remaining:
+                    remaining.discard(id(root))
+                    self.found[id(root)] = (0, -1)
+        self.levels.append(level)
+        self.segments.append([])
+        extra = first_values
+        get_referents, is_tracked, seen = gc.get_referents, gc.is_tracked, self.seen
+        while level or extra:
+            following, segments = [], []
+            for start in range(0, len(level), CHUNK):
+                if time.monotonic() > self.deadline:
+                    self.levels.append(following)
+                    self.segments.append(segments)
+                    return
+                referents = get_referents(*level[start:start + CHUNK])
+                fresh = dict(zip(map(id, referents), referents))
+                for key in seen.intersection(fresh):
+                    del fresh[key]
+                if not fresh:
+                    continue
+                seen.update(fresh)
+                hit = remaining.intersection(fresh) if remaining else ()
+                if hit:
+                    for key in hit:
+                        self.found[key] = (len(self.levels), len(segments))
+                    remaining -= hit
+                # What the collector does not track cannot lead to a tensor; wanted things are kept anyway
+                # by the caller. Frames and modules are containers that may be untracked.
+                kept = [value for value in fresh.values() if is_tracked(value) or id(type(value)) in _UNTRACKED]
+                following += kept
+                segments.append((len(following), start))
+            if extra:
+                for value in extra:
+                    key = id(value)
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                    if key in remaining:
+                        remaining.discard(key)
+                        self.found[key] = (len(self.levels), -1)
+                    following.append(value)
+                segments.append((len(following), -1))
+                extra = None
+            self.levels.append(following)
+            self.segments.append(segments)
+            self.reached += len(following)
+            level = following
+            if not remaining and wanted:
+                break
+        self.complete = True
+
+    def parents(self, wanted):
+        """{id: parent object or None} for found objects and, level by level, for their ancestors."""
+        by_level = {}
+        for key in wanted:
+            place = self.found.get(key, None)
+            if place is not None:
+                by_level.setdefault(place[0], {})[key] = place[1]
+        result = {}
+        if not by_level:
+            return result
+        for depth in range(max(by_level), 0, -1):
+            needed = by_level.pop(depth, None)
+            if not needed:
+                continue
+            above, segments = self.levels[depth - 1], self.segments[depth]
+            chunks = {}
+            for key, segment in needed.items():
+                start = segments[segment][1] if 0 <= segment < len(segments) else -1
+                if start < 0:
+                    result[key] = None  # a frame's own value
+                else:
+                    chunks.setdefault(start, set()).add(key)
+            for start, keys in chunks.items():
+                if time.monotonic() > self.deadline:
+                    raise OutOfTime
+                for position in range(start, min(start + CHUNK, len(above))):
+                    candidate = above[position]
+                    hit = keys.intersection(map(id, gc.get_referents(candidate)))
+                    if hit:
+                        for key in hit:
+                            result[key] = candidate
+                        keys -= hit
+                        if id(candidate) not in result and depth > 1:
+                            by_level.setdefault(depth - 1, {})[id(candidate)] = \
+                                self._segment(depth - 1, position)
+                        if not keys:
+                            break
+                for key in keys:
+                    result[key] = None  # the heap changed under us
+        return result
+
+    def _segment(self, depth, position):
+        segments = self.segments[depth]
+        low, high = 0, len(segments)
+        while low < high:
+            middle = (low + high) // 2
+            if segments[middle][0] <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+_UNTRACKED = {id(types.FrameType), id(types.ModuleType), id(dict), id(types.GeneratorType)}
+
+
+def thread_frames(own_globals):
+    """[(thread ident, frame)] of every Python frame that runs, innermost first, the census's own left out."""
+    result = []
+    for ident, frame in sys._current_frames().items():
+        while frame is not None:
+            if frame.f_globals is not own_globals:
+                result.append((ident, frame))
+            frame = frame.f_back
+    return result
+
+
+class Island:
+    """Objects that no root reaches: garbage cycles, and what only C or C++ code holds.
+
+    Refers to objects by their index in one list, so that reference counts can be explained: a count above
+    the references found inside the island means that something outside Python's graph holds the object.
+    """
+
+    def __init__(self, objects, deadline, held_by_census):
+        """`held_by_census`: {id: references that the census's own containers hold, `objects` included}."""
+        self.objects = objects
+        self.index = {id(value): place for place, value in enumerate(objects)}
+        self.parents = {}  # index → [indices]
+        inside = {}        # index → number of references from the island
+        for place in range(len(objects)):
+            if not place & 1023 and time.monotonic() > deadline:
+                raise OutOfTime
+            for key in map(id, gc.get_referents(objects[place])):
+                target = self.index.get(key, None)
+                if target is not None:
+                    inside[target] = inside.get(target, 0) + 1
+                    links = self.parents.setdefault(target, [])
+                    if not links or links[-1] != place:
+                        links.append(place)
+        # Places of objects with references that nothing in the island accounts for.
+        self.held_from_outside = set()
+        for place in range(len(objects)):
+            key = id(objects[place])
+            # One more is the argument of getrefcount.
+            if sys.getrefcount(objects[place]) > 1 + inside.get(place, 0) + held_by_census.get(key, 0):
+                self.held_from_outside.add(place)
+
+    def ancestors(self, place, limit=2000):
+        """Indices that lead to `place`, nearest first, with the next step towards it."""
+        step = {place: None}
+        order = [place]
+        for current in order:
+            for parent in self.parents.get(current, ()):
+                if parent not in step:
+                    step[parent] = current
+                    order.append(parent)
+            if len(order) > limit:
+                break
+        return order, step
+
+    def cycle_through(self, place, limit=2000):
+        """A shortest cycle through the object as indices [place, …, place], or None."""
+        step = {}
+        order = [place]
+        for current in order:
+            for parent in self.parents.get(current, ()):
+                if parent == place:
+                    # Walk forward from `place`: place → … → current's chain.
+                    chain = [place]
+                    node = current
+                    while node != place:
+                        chain.append(node)
+                        node = step[node]
+                    chain.append(place)
+                    return chain
+                if parent not in step:
+                    step[parent] = current
+                    order.append(parent)
+            if len(order) > limit:
+                return None
+        return None

@@ -1,0 +1,347 @@
+"""Recognizes device tensors of PyTorch, CuPy and JAX and reads what they are, through C descriptors only.
+
+Nothing here asks a device for anything: addresses, shapes and types are host-side fields.
+"""
+import sys
+import types
+
+FRAMEWORK_TORCH, FRAMEWORK_CUPY, FRAMEWORK_JAX = 1, 2, 3
+ROLE_UNKNOWN, ROLE_PARAMETER, ROLE_BUFFER, ROLE_GRADIENT, ROLE_OPTIMIZER, ROLE_ACTIVATION = range(6)
+FLAG_REQUIRES_GRAD, FLAG_LEAF, FLAG_HOST, FLAG_UNREACHED, FLAG_VIEW = 1, 2, 4, 8, 16
+
+# Host tensors are listed too (pinned memory leaks as well), but only those worth a report.
+HOST_TENSOR_BYTES = 1 << 16
+HOST_TENSOR_LIMIT = 4096
+
+
+class Tensor:
+    """What the census tells about one tensor object."""
+    __slots__ = ('object', 'framework', 'address', 'bytes', 'storage_bytes', 'shape', 'dtype', 'device',
+                 'flags', 'role', 'name', 'grad_fn', 'holder', 'owner')
+
+    def __init__(self, value, framework):
+        self.object = value
+        self.framework = framework
+        self.address = self.bytes = self.storage_bytes = 0
+        self.shape = self.dtype = self.name = self.grad_fn = ''
+        self.device = -1
+        self.flags = 0
+        self.role = ROLE_UNKNOWN
+        self.holder = -1
+        self.owner = None  # id of the module that registers it
+
+
+def module_value(module_name, *names):
+    """A global of a module that is already imported, or None; imports nothing and asks no __getattr__."""
+    module = sys.modules.get(module_name, None)
+    if module is None or not has_base(type(module), types.ModuleType):
+        return None
+    for name in names:
+        value = module_dict(module).get(name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def as_class(*candidates):
+    for candidate in candidates:
+        if candidate is not None and has_base(type(candidate), type):
+            return candidate
+    return None
+
+
+class TorchReader:
+    framework = FRAMEWORK_TORCH
+
+    def __init__(self):
+        base = module_value('torch._C', 'TensorBase', '_TensorBase')
+        self.base = as_class(base)
+        self.usable = self.base is not None
+        if not self.usable:
+            return
+        self.module_class = as_class(module_value('torch.nn.modules.module', 'Module'),
+                                     module_value('torch.nn', 'Module'))
+        self.optimizer_class = as_class(module_value('torch.optim.optimizer', 'Optimizer'),
+                                        module_value('torch.optim', 'Optimizer'))
+        self._get = {}
+        for name in ('is_cuda', 'shape', 'dtype', 'device', 'requires_grad', 'is_leaf', 'grad_fn', 'grad'):
+            found = type_attribute(self.base, name)
+            if found is not _MISSING and type_attribute(type(found), '__get__') is not _MISSING:
+                self._get[name] = found.__get__
+        self._call = {}
+        for name in ('data_ptr', 'storage_offset', 'element_size', 'numel', '_is_view'):
+            found = type_attribute(self.base, name)
+            if found is not _MISSING:
+                self._call[name] = found
+        version = type_attribute(self.base, '_version')
+        self._version = version.__get__ if version is not _MISSING else None
+        self.usable = all(name in self._call for name in ('data_ptr', 'storage_offset', 'element_size', 'numel'))
+        self._names = {}  # id of a dtype or device → (object, text, index)
+
+    def guard(self):
+        """Keeps the __torch_function__ of subclasses from being called; None when torch has no such thing."""
+        return module_value('torch._C', 'DisableTorchFunctionSubclass', 'DisableTorchFunction')
+
+    def matches(self, cls):
+        return has_base(cls, self.base)
+
+    def _text(self, value):
+        known = self._names.get(id(value), None)
+        if known is None:
+            # repr of a torch.dtype is C code of torch.
+            text = repr(value)
+            known = (value, text[6:] if text.startswith('torch.') else text)
+            self._names[id(value)] = known
+        return known[1]
+
+    def read(self, value):
+        """A Tensor, or None for one without device memory of its own (meta, fake, sparse, functional)."""
+        get, call = self._get, self._call
+        cls = type(value)
+        try:
+            cuda = get['is_cuda'](value, cls) is True if 'is_cuda' in get else True
+            address = call['data_ptr'](value)
+            if not address:
+                return None
+            item = call['element_size'](value)
+            offset = call['storage_offset'](value)
+            size = call['numel'](value) * item
+            if not cuda and size < HOST_TENSOR_BYTES:
+                return None
+            result = Tensor(value, self.framework)
+            result.address = address - offset * item
+            result.bytes = size
+            result.shape = str(tuple(get['shape'](value, cls)))
+            result.dtype = self._text(get['dtype'](value, cls))
+            if not cuda:
+                result.flags |= FLAG_HOST
+            elif 'device' in get:
+                index = c_attribute(get['device'](value, cls), type(get['device'](value, cls)), 'index')
+                result.device = index if type(index) is int else -1
+            if get['requires_grad'](value, cls) is True:
+                result.flags |= FLAG_REQUIRES_GRAD
+            if get['is_leaf'](value, cls) is True:
+                result.flags |= FLAG_LEAF
+            if '_is_view' in call and call['_is_view'](value) is True:
+                result.flags |= FLAG_VIEW
+            node = self.grad_fn(value, result.flags)
+            if node is not None:
+                result.grad_fn = node_name(node)
+            return result
+        except Exception:
+            return None
+
+    def grad_fn(self, value, flags):
+        """The autograd node, or None. A view of a base that was changed in place makes torch build a new
+        node when asked; such a view is left alone."""
+        if flags & FLAG_LEAF or 'grad_fn' not in self._get:
+            return None
+        try:
+            if flags & FLAG_VIEW and self._version is not None and self._version(value, type(value)) != 0:
+                return None
+            return self._get['grad_fn'](value, type(value))
+        except Exception:
+            return None
+
+    def gradient(self, value):
+        """The gradient of a leaf that requires one; asking any other tensor warns the user."""
+        try:
+            return self._get['grad'](value, type(value))
+        except Exception:
+            return None
+
+
+def node_name(node):
+    name = type_name(type(node))
+    return name if type(name) is str else '?'
+
+
+def next_functions(node):
+    """[autograd nodes] that feed this one's gradients."""
+    found = type_attribute(type(node), 'next_functions')
+    if found is _MISSING or type(found) is property or type(found) is types.FunctionType:
+        return []
+    try:
+        links = found.__get__(node, type(node))
+    except Exception:
+        return []
+    if type(links) is not tuple:
+        return []
+    return [link[0] for link in links if type(link) is tuple and len(link) == 2 and link[0] is not None]
+
+
+class CupyReader:
+    framework = FRAMEWORK_CUPY
+
+    def __init__(self):
+        self.base = as_class(module_value('cupy._core.core', '_ndarray_base', 'ndarray'),
+                             module_value('cupy', 'ndarray'))
+        self.usable = self.base is not None
+
+    def guard(self):
+        return None
+
+    def matches(self, cls):
+        return has_base(cls, self.base)
+
+    def read(self, value):
+        try:
+            memory = c_attribute(value, self.base, 'data')
+            if memory is _MISSING or memory is None:
+                return None
+            address = c_attribute(memory, type(memory), 'ptr')
+            if type(address) is not int or not address:
+                return None
+            result = Tensor(value, self.framework)
+            result.address = address
+            chunk = c_attribute(memory, type(memory), 'mem')
+            if chunk is not _MISSING and chunk is not None:
+                start, size = (c_attribute(chunk, type(chunk), name) for name in ('ptr', 'size'))
+                if type(start) is int and type(size) is int and start <= address < start + max(size, 1):
+                    result.address, result.storage_bytes = start, size
+                device = c_attribute(chunk, type(chunk), 'device_id')
+                result.device = device if type(device) is int else -1
+            nbytes = c_attribute(value, self.base, 'nbytes')
+            result.bytes = nbytes if type(nbytes) is int else 0
+            shape = c_attribute(value, self.base, 'shape')
+            result.shape = str(shape) if type(shape) is tuple else ''
+            dtype = c_attribute(value, self.base, 'dtype')
+            result.dtype = str(dtype) if type(dtype).__module__.startswith('numpy') else ''
+            result.flags = FLAG_LEAF
+            if result.storage_bytes > 2 * result.bytes and address != result.address:
+                result.flags |= FLAG_VIEW
+            return result
+        except Exception:
+            return None
+
+
+class JaxReader:
+    framework = FRAMEWORK_JAX
+
+    def __init__(self):
+        self.base = as_class(*[module_value(name, 'ArrayImpl')
+                               for name in ('jaxlib._jax', 'jaxlib.xla_extension', 'jaxlib.xla_client')])
+        self.usable = self.base is not None
+
+    def guard(self):
+        return None
+
+    def matches(self, cls):
+        return has_base(cls, self.base)
+
+    def read(self, value):
+        """Only buffers that exist: asking a deleted array is an error, and an array that is spread over
+        devices has no single address."""
+        try:
+            deleted = type_attribute(self.base, 'is_deleted')
+            if deleted is _MISSING or deleted(value) is not False:
+                return None
+            pointer = type_attribute(self.base, 'unsafe_buffer_pointer')
+            address = pointer(value) if pointer is not _MISSING else 0
+            if type(address) is not int or not address:
+                return None
+            result = Tensor(value, self.framework)
+            result.address = address
+            size = type_attribute(self.base, 'on_device_size_in_bytes')
+            aval = instance_attribute(value, 'aval')
+            if aval is not _MISSING:
+                shape = instance_attribute(aval, 'shape')
+                dtype = instance_attribute(aval, 'dtype')
+                result.dtype = str(dtype) if type(dtype).__module__.startswith('numpy') else ''
+            else:
+                shape = c_attribute(value, self.base, 'shape')
+            result.shape = str(shape) if type(shape) is tuple else ''
+            total = size(value) if size is not _MISSING else 0
+            result.bytes = result.storage_bytes = total if type(total) is int else 0
+            result.flags = FLAG_LEAF
+            return result
+        except Exception:
+            return None
+
+
+def readers():
+    return [reader for reader in (make() for make in (TorchReader, CupyReader, JaxReader)) if reader.usable]
+
+
+class Roles:
+    """Who a torch tensor is for: parameter, buffer, gradient, optimizer state; with dotted names."""
+
+    def __init__(self, torch_reader):
+        self.torch = torch_reader
+        self.role = {}       # id of a tensor → (role, name, id of the root module or optimizer)
+        self.modules = {}    # id → module object
+        self.optimizers = []
+        self._parent = {}    # id of a module → (id of its parent, name in it)
+
+    def _registered(self, module, name):
+        found = instance_attribute(module, name)
+        if found is _MISSING or not has_base(type(found), dict):
+            return []
+        return [(key, value) for key, value in dict.items(found) if type(key) is str and value is not None]
+
+    def add_module(self, module):
+        self.modules[id(module)] = module
+
+    def resolve(self, deadline):
+        for key, module in self.modules.items():
+            for name, child in self._registered(module, '_modules'):
+                if id(child) in self.modules and id(child) != key:
+                    self._parent.setdefault(id(child), (key, name))
+        names = {}
+        for key in self.modules:
+            names[key] = self._dotted(key)
+        for key, module in self.modules.items():
+            root, prefix = names[key]
+            for attribute, role in (('_parameters', ROLE_PARAMETER), ('_buffers', ROLE_BUFFER)):
+                for name, value in self._registered(module, attribute):
+                    self.role.setdefault(id(value), (role, prefix + name, root))
+        return names
+
+    def _dotted(self, key):
+        parts, visited = [], {key}
+        while key in self._parent:
+            parent, name = self._parent[key]
+            if parent in visited:
+                break
+            visited.add(parent)
+            parts.append(name)
+            key = parent
+        return key, ''.join(part + '.' for part in reversed(parts))
+
+    def add_optimizer_states(self):
+        for optimizer in self.optimizers:
+            state = instance_attribute(optimizer, 'state')
+            if state is _MISSING or not has_base(type(state), dict):
+                continue
+            for parameter, values in list(dict.items(state)):
+                known = self.role.get(id(parameter), None)
+                subject = known[1] if known else key_text(parameter)
+                self._add_state(values, 'state[' + subject + ']', id(optimizer), 0)
+
+    def _add_state(self, value, name, owner, depth):
+        if has_base(type(value), self.torch.base):
+            self.role.setdefault(id(value), (ROLE_OPTIMIZER, name, owner))
+        elif depth < 3 and has_base(type(value), dict):
+            for key, entry in list(dict.items(value)):
+                self._add_state(entry, name + '[' + key_text(key) + ']', owner, depth + 1)
+        elif depth < 3 and (type(value) is list or type(value) is tuple):
+            for place, entry in enumerate(value):
+                self._add_state(entry, name + '[' + str(place) + ']', owner, depth + 1)
+
+    def add_gradients(self, tensors):
+        """Gradients of leaves. They may exist without ever having been seen by Python; those are returned
+        as further objects."""
+        further = []
+        for tensor in tensors:
+            if tensor.framework != FRAMEWORK_TORCH:
+                continue
+            if tensor.flags & (FLAG_REQUIRES_GRAD | FLAG_LEAF) != FLAG_REQUIRES_GRAD | FLAG_LEAF:
+                continue
+            gradient = self.torch.gradient(tensor.object)
+            if gradient is None:
+                continue
+            known = self.role.get(id(tensor.object), None)
+            self.role.setdefault(id(gradient), (ROLE_GRADIENT, (known[1] if known else tensor.shape) + '.grad',
+                                                known[2] if known else id(tensor.object)))
+            further.append(gradient)
+        return further
