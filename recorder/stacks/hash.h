@@ -19,9 +19,10 @@ inline uint64_t Mix(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Appends `word` to the sequence that `hash` stands for.
+// Appends `word` to the sequence that `hash` stands for. One factor is a constant, so that no word can make
+// the product 0 for all that follow.
 inline uint64_t Extend(uint64_t hash, uint64_t word) {
-  return Mix(hash ^ kSalt0, word ^ kSalt1) + hash;
+  return Mix(hash ^ word, kSalt1);
 }
 
 inline uint64_t HashBytes(uint64_t seed, const void* data, size_t size) {

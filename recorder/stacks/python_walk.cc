@@ -68,30 +68,62 @@ GPUMEMTRACE_READS_HOST_MEMORY inline int32_t InstructionOffset(const PythonLayou
   return static_cast<int32_t>(offset);
 }
 
-// A sample of what the strings and tables of a code object contain, for versions without a serial number:
-// all its pointers may come back after it was freed, in a loop that compiles the same text with one change.
-GPUMEMTRACE_READS_HOST_MEMORY uint64_t ContentSample(const PythonLayout& layout, const char* code) {
-  uint64_t sample = 0;
-  const char* table = GPUMEMTRACE_READ(const char*, code + layout.code_line_table);
+// A few words of `size` bytes at `data`: the first, the last, the size. Objects end with a zero byte and are
+// padded to 8, so that a word at their start stays inside.
+GPUMEMTRACE_READS_HOST_MEMORY inline uint64_t Sample(const char* data, int64_t size) {
+  uint64_t sample = GPUMEMTRACE_READ(uint64_t, data);
+  if (size < 8) {
+    sample = size > 0 ? sample << (64 - 8 * size) : 0;
+  } else {
+    sample = Mix(sample ^ kSalt0, kSalt1 ^ GPUMEMTRACE_READ(uint64_t, data + size - 8));
+  }
+  return sample + static_cast<uint64_t>(size) * kSalt2;
+}
+
+GPUMEMTRACE_READS_HOST_MEMORY uint64_t WholeContent(const char* data, int64_t size) {
+  uint64_t hash = static_cast<uint64_t>(size);
+  for (; size >= 8; data += 8, size -= 8) hash = Extend(hash, GPUMEMTRACE_READ(uint64_t, data));
+  for (; size > 0; ++data, --size) hash = Extend(hash, GPUMEMTRACE_READ(uint8_t, data));
+  return hash;
+}
+
+struct Text {
+  const char* data = nullptr;
+  int64_t bytes = 0;
+};
+
+GPUMEMTRACE_READS_HOST_MEMORY inline Text TextOf(const PythonLayout& layout, const char* object) {
+  Text text;
+  if (object == nullptr) return text;
+  const int64_t length = GPUMEMTRACE_READ(int64_t, object + layout.string_length);
+  const uint32_t state = GPUMEMTRACE_READ(uint32_t, object + layout.string_state) >> layout.string_kind_bit;
+  // Bits 0–2 = bytes per character, 3 = compact, 4 = ASCII.
+  if ((state & 8) == 0) return text;
+  text.data = object + ((state & 16) != 0 ? layout.string_ascii_data : layout.string_compact_data);
+  text.bytes = length * (state & 7);
+  return text;
+}
+
+// What the strings and tables of a code object contain, for versions without a serial number: all its
+// pointers come back after it was freed, in a loop that compiles much the same text again and again. Code
+// that was made from a string (its file is called "<string>" or the like) is looked at as a whole; for code
+// of files, which such loops do not make, some words tell.
+GPUMEMTRACE_READS_HOST_MEMORY uint64_t Content(const PythonLayout& layout, const char* code, const char* name,
+                                               const char* table) {
+  constexpr int64_t kShortPath = 16;
+  const Text file = TextOf(layout, GPUMEMTRACE_READ(const char*, code + layout.code_file));
+  const Text name_text = TextOf(layout, name);
+  Text lines;
   if (table != nullptr) {
-    const int64_t size = GPUMEMTRACE_READ(int64_t, table + layout.variable_size);
-    sample = static_cast<uint64_t>(size) * kSalt2;
-    // Bytes objects end with a zero byte and are padded to 8, so a read at their start stays inside.
-    sample ^= GPUMEMTRACE_READ(uint64_t, table + layout.bytes_data);
-    if (size > 8)
-      sample = Mix(sample, kSalt1 ^ GPUMEMTRACE_READ(uint64_t, table + layout.bytes_data + size - 8));
+    lines = {table + layout.bytes_data, GPUMEMTRACE_READ(int64_t, table + layout.variable_size)};
   }
-  const char* file = GPUMEMTRACE_READ(const char*, code + layout.code_file);
-  if (file != nullptr) {
-    const int64_t length = GPUMEMTRACE_READ(int64_t, file + layout.string_length);
-    const uint32_t state = GPUMEMTRACE_READ(uint32_t, file + layout.string_state) >> layout.string_kind_bit;
-    // Compact ASCII: bit 3 = compact, bit 4 = ASCII above the three bits of the kind.
-    if ((state & 0x18) == 0x18 && length >= 8) {
-      sample = Mix(sample + static_cast<uint64_t>(length),
-                   kSalt0 ^ GPUMEMTRACE_READ(uint64_t, file + layout.string_ascii_data + length - 8));
-    }
+  const bool from_file = file.bytes >= kShortPath && GPUMEMTRACE_READ(char, file.data) != '<';
+  uint64_t hash = kSalt2;
+  for (const Text& text : {file, name_text, lines}) {
+    if (text.data == nullptr) continue;
+    hash = Extend(hash, from_file ? Sample(text.data, text.bytes) : WholeContent(text.data, text.bytes));
   }
-  return sample;
+  return hash;
 }
 
 GPUMEMTRACE_READS_HOST_MEMORY inline uint64_t Identity(const PythonLayout& layout, const char* code) {
@@ -103,7 +135,9 @@ GPUMEMTRACE_READS_HOST_MEMORY inline uint64_t Identity(const PythonLayout& layou
   uint64_t serial = 0;
   if (layout.code_serial >= 0) serial = GPUMEMTRACE_READ(uint32_t, code + layout.code_serial);
   rest |= serial << 32;
-  if (serial == 0) rest ^= ContentSample(layout, code);
+  if (serial == 0) {
+    rest ^= Content(layout, code, reinterpret_cast<const char*>(name), reinterpret_cast<const char*>(table));
+  }
   return Mix(file ^ (name << 20) ^ (name >> 44) ^ kSalt0, table ^ kSalt1) ^ Mix(rest ^ kSalt2, kSalt0);
 }
 
