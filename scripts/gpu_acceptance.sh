@@ -4,7 +4,7 @@
 # libgpumemtrace.so and gpumem-analyze (scripts/package.sh makes them; they may be copied here without a build).
 #
 #   scripts/gpu_acceptance.sh [part …] [-- options]
-#     parts:   torch jax cupy cuda   traced bytes against the framework's own, same output with and without the shim
+#     parts:   torch features jax cupy cuda   traced bytes against the framework's own, same output with and without the shim
 #              cases                 programs with ground truth: verdict, bytes per step, line, holder
 #              overhead              what the shim costs a training step, beside PyTorch's own history
 #              all                   (default) every part
@@ -17,8 +17,8 @@ cd "$(dirname "$0")/.." || exit
 parts=() cases=() options=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    torch | jax | cupy | cuda | cases | overhead) parts+=("$1") ;;
-    all) parts+=(torch jax cupy cuda cases overhead) ;;
+    torch | features | jax | cupy | cuda | cases | overhead) parts+=("$1") ;;
+    all) parts+=(torch features jax cupy cuda cases overhead) ;;
     --) ;;
     --cases | --truth) cases+=("$1" "$2"); shift ;;
     --dist | --out | --work | --jobs | --timeout | --only) options+=("$1" "$2"); shift ;;
@@ -26,12 +26,12 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(torch jax cupy cuda cases overhead)
+[ ${#parts[@]} -gt 0 ] || parts=(torch features jax cupy cuda cases overhead)
 
 failed=0
 frameworks=()
 for part in "${parts[@]}"; do
-  case "$part" in torch | jax | cupy | cuda) frameworks+=("$part") ;; esac
+  case "$part" in torch | features | jax | cupy | cuda) frameworks+=("$part") ;; esac
 done
 if [ ${#frameworks[@]} -gt 0 ]; then
   python3 tests/gpu/acceptance.py "${frameworks[@]}" ${options[@]+"${options[@]}"} || failed=1

@@ -2,7 +2,7 @@
 """Runs real frameworks on this machine's GPU with and without the shim and compares the trace with the framework's
 own numbers, to the byte.
 
-    python3 tests/gpu/acceptance.py [torch] [jax] [cupy] [cuda] --dist dist --out OUT"""
+    python3 tests/gpu/acceptance.py [torch] [features] [jax] [cupy] [cuda] --dist dist --out OUT"""
 import json
 import pathlib
 import sys
@@ -42,6 +42,13 @@ def torch_jobs():
     return [(f"torch {mode}", [sys.executable, str(WORKLOADS / "torch_mix.py")], env, torch_checks) for mode, env in TORCH_MODES.items()]
 
 
+FEATURES = ("mempool", "compile", "dataloader", "graphed", "checkpoint", "spawn", "ddp", "fsdp")
+
+
+def features_jobs():
+    return [(f"torch feature {f}", [sys.executable, str(WORKLOADS / "torch_features.py"), f], {}, torch_checks) for f in FEATURES]
+
+
 def jax_jobs():
     return [(f"jax {mode}", [sys.executable, str(WORKLOADS / "jax_mix.py")], env, jax_checks) for mode, env in JAX_MODES.items()]
 
@@ -64,7 +71,7 @@ def cuda_jobs(work):
 
 def torch_checks(numbers, report):
     """Yields (what, framework's number, traced number). A framework's None means that it has no such number here."""
-    device = report_reader.device(report)
+    device = report_reader.device(report, numbers.get("device", 0))
     pick = report_reader.pick
     if numbers["no_caching"]:
         # Every tensor is one cudaMalloc; the highest moment is the hold, whose bytes the program knows by itself.
@@ -80,7 +87,8 @@ def torch_checks(numbers, report):
         yield "OOMs", numbers["ooms"], len(report.get("ooms") or [])
         checked, disagree = report_reader.self_check(report)
         yield "disagreements", 0, disagree
-        yield "events checked > 20000", True, checked > 20000
+        if "feature" not in numbers:
+            yield "events checked > 20000", True, checked > 20000
 
 
 def library_bytes(report, *parts, field="live_bytes"):
@@ -115,20 +123,20 @@ def cuda_checks(numbers, report):
 
 def main():
     parser = common.arguments(__doc__.split("\n\n")[0])
-    parser.add_argument("part", nargs="*", help="torch, jax, cupy, cuda; all when none is named")
+    parser.add_argument("part", nargs="*", help="torch, features, jax, cupy, cuda; all when none is named")
     options = parser.parse_args()
     shim, analyzer = common.find_products(options.dist)
-    parts = options.part or ["torch", "jax", "cupy", "cuda"]
+    parts = options.part or ["torch", "features", "jax", "cupy", "cuda"]
     work = pathlib.Path(options.work) / "acceptance"
     work.mkdir(parents=True, exist_ok=True)
     jobs, rows, missing = [], [], []
     for part in parts:
         if part == "cuda":
             jobs += cuda_jobs(work)
-        elif not common.has_module(part):
+        elif not common.has_module("torch" if part == "features" else part):
             missing.append(part)
         else:
-            jobs += {"torch": torch_jobs, "jax": jax_jobs, "cupy": cupy_jobs}[part]()
+            jobs += {"torch": torch_jobs, "features": features_jobs, "jax": jax_jobs, "cupy": cupy_jobs}[part]()
     jobs = [job for job in jobs if common.chosen(job[0], options.only)]
 
     def one(job):
@@ -136,26 +144,35 @@ def main():
         if command is None:
             return {"error": f"build failed: {env}"}
         label = name.replace(" ", "_").replace("=", "-").replace("+", "-")
-        numbers = work / f"{label}.numbers.json"
-        plain_numbers = work / f"{label}.plain.json"
-        place = lambda path: [command[0], *command[1:2], str(path), *command[2:]] if command[0] == sys.executable else [*command, str(path)]
-        traced = common.run(place(numbers), folder=work, name=label, shim=shim, env={**CLEAN, **env}, timeout=options.timeout)
-        plain = common.run(place(plain_numbers), folder=work, name=label + ".plain", env={**CLEAN, **env}, timeout=options.timeout)
+        place = lambda prefix: ([*command[:2], str(prefix), *command[2:]] if command[0] == sys.executable
+                                else [*command, str(prefix)])
+        traced = common.run(place(work / f"{label}.numbers"), folder=work, name=label, shim=shim, env={**CLEAN, **env},
+                            timeout=options.timeout)
+        plain = common.run(place(work / f"{label}.plain"), folder=work, name=label + ".plain", env={**CLEAN, **env},
+                           timeout=options.timeout)
         result = {"code": traced.code, "plain_code": plain.code, "same": traced.code == plain.code and traced.stdout == plain.stdout,
-                  "seconds": round(traced.seconds, 1), "plain_seconds": round(plain.seconds, 1), "trace": str(traced.trace or ""),
-                  "stderr": traced.stderr[-400:], "stdout": traced.stdout[-200:], "plain_stdout": plain.stdout[-200:]}
-        if not traced.trace:
-            return dict(result, error="no trace was written")
-        report, error = common.analyze_json(analyzer, traced.trace)
-        (work / f"{label}.report.txt").write_text(common.analyze(analyzer, traced.trace)[1])
-        if report is None or not numbers.is_file():
-            return dict(result, error=error or "the program wrote no numbers")
-        (work / f"{label}.report.json").write_text(json.dumps(report))
-        result["numbers"] = json.loads(numbers.read_text())
-        result["checks"] = list(checks(result["numbers"], report))
-        result["trace_bytes"] = traced.trace.stat().st_size
-        result["events"] = report_reader.pick(report, "events", "total", default=0)
-        result["note"] = error
+                  "seconds": round(traced.seconds, 1), "plain_seconds": round(plain.seconds, 1), "traces": [p.name for p in traced.traces],
+                  "stderr": traced.stderr[-400:], "stdout": traced.stdout[-200:], "plain_stdout": plain.stdout[-200:], "checks": []}
+        if "skipped:" in traced.stdout:
+            return result
+        # Every process that wrote its numbers has a trace with the same process id in its name.
+        numbered = sorted(work.glob(f"{label}.numbers.*.json"))
+        if not numbered:
+            return dict(result, error=f"exit {traced.code}, the program wrote no numbers: {traced.stderr.strip()[-160:]}")
+        for file in numbered:
+            process = file.name.split(".")[-2]
+            trace = work / f"{label}.{process}.pb"
+            if not trace.is_file():
+                return dict(result, error=f"process {process} left no trace")
+            report, error = common.analyze_json(analyzer, trace)
+            (work / f"{label}.{process}.report.txt").write_text(common.analyze(analyzer, trace)[1])
+            if report is None:
+                return dict(result, error=error)
+            (work / f"{label}.{process}.report.json").write_text(json.dumps(report))
+            result.setdefault("numbers", []).append(json.loads(file.read_text()))
+            prefix = f"{process}: " if len(numbered) > 1 else ""
+            result["checks"] += [(prefix + what, theirs, ours) for what, theirs, ours in checks(result["numbers"][-1], report)]
+            result["note"] = f"{report_reader.pick(report, 'events', 'total', default=0)} events, {trace.stat().st_size} bytes {error}"
         return result
 
     results = dict(zip([job[0] for job in jobs], common.in_parallel(one, jobs, options.jobs)))
@@ -178,7 +195,7 @@ def main():
              f"{bad} differences." + (f" Not installed here: {', '.join(missing)}." if missing else "")]
     print("\n".join(table))
     for name, r in results.items():
-        unsupported = [f"{k}: {v}" for k, v in (r.get("numbers", {}).get("phases") or {}).items() if str(v).startswith("not")]
+        unsupported = [f"{k}: {v}" for n in r.get("numbers", []) for k, v in n.get("phases", {}).items() if str(v).startswith("not")]
         if unsupported:
             print(name, "phases:", "; ".join(unsupported))
         if r.get("same") is False:
@@ -186,7 +203,7 @@ def main():
     stem = "acceptance-" + "-".join(parts)
     common.write(options.out, stem + ".md", "\n".join(table) + "\n")
     common.write(options.out, stem + ".json", json.dumps({"machine": facts, "results": results}, indent=1, default=str))
-    common.pack([p for pattern in ("*.pb", "*.report.txt", "*.report.json", "*.numbers.json") for p in work.glob(pattern)
+    common.pack([p for pattern in ("*.pb", "*.report.txt", "*.report.json", "*.numbers.*.json") for p in work.glob(pattern)
                  if p.stat().st_size < 4 << 20], pathlib.Path(options.out) / f"{stem}.tar.gz")
     return 1 if bad else 0
 

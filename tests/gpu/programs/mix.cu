@@ -1,9 +1,11 @@
-// A CUDA C++ program that keeps its own exact ledger of what it has, and prints it as JSON to the file of argv[1].
+// A CUDA C++ program that keeps its own exact ledger of what it has, and writes it to argv[1].<pid>.json.
 // Built three ways by acceptance.py: the CUDA runtime linked statically, the shared one, and (-DDRIVER_ONLY) none.
 #include <cuda.h>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <unistd.h>
 #include <vector>
 
 #ifndef DRIVER_ONLY
@@ -159,7 +161,8 @@ int main(int argc, char** argv) {
   CHECK(cuCtxSetCurrent(context));
   plain();
   virtual_memory(ordinal);
-  std::FILE* out = argc > 1 ? std::fopen(argv[1], "w") : stdout;
+  const std::string name = argc > 1 ? std::string(argv[1]) + "." + std::to_string(getpid()) + ".json" : "";
+  std::FILE* out = argc > 1 ? std::fopen(name.c_str(), "w") : stdout;
   const char* names[] = {"device", "managed", "pinned", "stream_ordered", "physical"};
   const Ledger* ledgers[] = {&device, &managed, &pinned, &stream_ordered, &physical};
   std::fputc('{', out);

@@ -1,5 +1,6 @@
-"""A CuPy program that writes CuPy's own memory numbers as JSON: python3 cupy_mix.py NUMBERS.json pool|async|none"""
+"""A CuPy program that writes CuPy's own memory numbers to PREFIX.<pid>.json: python3 cupy_mix.py PREFIX pool|async|none"""
 import json
+import os
 import sys
 
 import cupy as cp
@@ -24,6 +25,6 @@ cp.cuda.Device().synchronize()
 numbers = {"cupy": cp.__version__, "mode": mode, "known_live": sum(x.nbytes for x in keep + hold) + a.nbytes + b.nbytes * 0}
 if mode == "pool":
     numbers.update(pool_used=pool.used_bytes(), pool_total=pool.total_bytes())
-with open(sys.argv[1], "w") as f:
+with open(f"{sys.argv[1]}.{os.getpid()}.json", "w") as f:
     json.dump(numbers, f)
 print("checksum", sum(float(x.sum()) for x in keep))

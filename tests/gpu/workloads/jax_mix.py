@@ -1,6 +1,7 @@
-"""A JAX program that writes JAX's own memory numbers as JSON: python3 jax_mix.py NUMBERS.json
+"""A JAX program that writes JAX's own memory numbers to PREFIX.<pid>.json: python3 jax_mix.py PREFIX
 The allocator is chosen by the environment: XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_ALLOCATOR."""
 import json
+import os
 import sys
 
 import jax
@@ -26,7 +27,7 @@ hold = [jax.device_put(jnp.zeros((64 << 20,), dtype=jnp.uint8)) for _ in range(4
 for h in hold:
     h.block_until_ready()
 stats = jax.local_devices()[0].memory_stats() or {}
-with open(sys.argv[1], "w") as f:
+with open(f"{sys.argv[1]}.{os.getpid()}.json", "w") as f:
     json.dump({"jax": jax.__version__, "stats": {k: v for k, v in stats.items() if isinstance(v, int)},
                "known_live": sum(sizes) + sum(h.nbytes for h in hold) + w.nbytes}, f)
 print("kept", len(kept), "checksum", float(w.sum()))

@@ -1,6 +1,6 @@
-"""A PyTorch program that uses the allocator in every way a job does, and writes PyTorch's own numbers as JSON.
+"""A PyTorch program that uses the allocator in every way a job does, and writes PyTorch's own numbers to PREFIX.<pid>.json.
 
-    python3 torch_mix.py NUMBERS.json [seconds-free seed]
+    python3 torch_mix.py PREFIX [seed]
 
 Phases: a hold whose bytes are known by themselves, random allocation and release, side streams with record_stream,
 a captured and replayed graph, threads running backward, empty_cache, a caught out-of-memory. Phases that a mode of
@@ -159,7 +159,7 @@ torch.cuda.synchronize()
 
 stats = torch.cuda.memory_stats()
 free, total = torch.cuda.mem_get_info()
-with open(NUMBERS, "w") as f:
+with open(f"{NUMBERS}.{os.getpid()}.json", "w") as f:
     json.dump({
         "torch": torch.__version__, "backend": torch.cuda.memory.get_allocator_backend(), "phases": phases,
         "no_caching": NO_CACHING,
