@@ -8,21 +8,24 @@
 #              cases                 programs with ground truth: verdict, bytes per step, line, holder
 #              overhead              what the shim costs a training step, beside PyTorch's own history
 #              all                   (default) every part
-#     options: --dist DIR  --out DIR  --cases DIR  --jobs N  --timeout S  --only NAME
+#     options: --dist DIR  --out DIR  --jobs N  --timeout S  --only NAME; cases: --cases DIR  --truth FILE  --compare;
+#              overhead: --pairs N  --steps N  --seconds S  --kind alloc|steady|shapes|gpu_bound
 # Tables (Markdown), JSON and packed traces go to the folder of --out (gpu-acceptance). The exit code is 0 when
 # everything agreed, else 1.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-parts=() cases=() options=()
+parts=() cases=() overhead=() options=()
 while [ $# -gt 0 ]; do
   case "$1" in
     torch | features | jax | cupy | cuda | cases | overhead) parts+=("$1") ;;
     all) parts+=(torch features jax cupy cuda cases overhead) ;;
     --) ;;
     --cases | --truth) cases+=("$1" "$2"); shift ;;
+    --compare) cases+=("$1") ;;
+    --pairs | --steps | --seconds | --kind) overhead+=("$1" "$2"); shift ;;
     --dist | --out | --work | --jobs | --timeout | --only) options+=("$1" "$2"); shift ;;
-    *) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 64 ;;
+    *) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 64 ;;
   esac
   shift
 done
@@ -39,7 +42,7 @@ fi
 for part in "${parts[@]}"; do
   case "$part" in
     cases) python3 tests/gpu/cases.py ${cases[@]+"${cases[@]}"} ${options[@]+"${options[@]}"} || failed=1 ;;
-    overhead) python3 tests/gpu/overhead.py ${options[@]+"${options[@]}"} || failed=1 ;;
+    overhead) python3 tests/gpu/overhead.py ${overhead[@]+"${overhead[@]}"} ${options[@]+"${options[@]}"} || failed=1 ;;
   esac
 done
 exit $failed

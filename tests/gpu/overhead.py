@@ -2,7 +2,7 @@
 """What recording costs: time of a training step and of one allocation, without us, with both stacks, with Python
 stacks only, and with PyTorch's own memory history, in interleaved runs; and bytes on disk for each event.
 
-    python3 tests/gpu/overhead.py --dist dist --out OUT [--pairs 15] [--steps 60] [kind …]
+    python3 tests/gpu/overhead.py --dist dist --out OUT [--pairs 15] [--steps 60] [--kind alloc …]
 
 Each round runs every variant once, in an order that changes, each in a process of its own; what is compared is the
 median over the rounds of (variant ÷ plain run of the same round)."""
@@ -29,7 +29,7 @@ KINDS = ("alloc", "steady", "shapes", "gpu_bound")
 
 def main():
     parser = common.arguments(__doc__.split("\n\n")[0])
-    parser.add_argument("kind", nargs="*", help=f"of {', '.join(KINDS)}; all when none is named")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="may be repeated; all when none is named")
     parser.add_argument("--pairs", type=int, default=15, help="rounds")
     parser.add_argument("--steps", type=int, default=60, help="timed steps in one run")
     parser.add_argument("--seconds", type=int, default=420, help="no new round is begun after this long")
