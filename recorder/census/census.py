@@ -7,7 +7,8 @@ import sys
 import time
 import types
 
-KIND_NONE, KIND_NAME, KIND_FRAME, KIND_CYCLE, KIND_AUTOGRAD, KIND_NATIVE, KIND_GARBAGE = range(7)
+# Values of gpumemtrace.Holder.Kind.
+KIND_NONE, KIND_NAME, KIND_FRAME, KIND_CYCLE, KIND_AUTOGRAD, KIND_NATIVE = range(6)
 # A collection with at least so many counted children is told as a pattern: losses[…].
 PATTERN_FROM = 4
 CHAINS_LIMIT = 50000
@@ -16,7 +17,7 @@ CHAINS_LIMIT = 50000
 class Holder:
     """One way in which tensors are kept. Strings and numbers only."""
     __slots__ = ('kind', 'path', 'example', 'container', 'container_type', 'items', 'owner', 'detail', 'file',
-                 'line')
+                 'line', 'stores')
 
     def __init__(self, kind, path):
         self.kind = kind
@@ -29,6 +30,7 @@ class Holder:
         self.detail = ''           # further words: the cycle, the graph
         self.file = ''             # of the frame that holds it
         self.line = 0
+        self.stores = []           # (file, line) of code that puts things into the container
 
 
 class Result:

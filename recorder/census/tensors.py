@@ -5,6 +5,7 @@ Nothing here asks a device for anything: addresses, shapes and types are host-si
 import sys
 import types
 
+# Values of gpumemtrace.Census in trace.proto.
 FRAMEWORK_TORCH, FRAMEWORK_CUPY, FRAMEWORK_JAX = 1, 2, 3
 ROLE_UNKNOWN, ROLE_PARAMETER, ROLE_BUFFER, ROLE_GRADIENT, ROLE_OPTIMIZER, ROLE_ACTIVATION = range(6)
 FLAG_REQUIRES_GRAD, FLAG_LEAF, FLAG_HOST, FLAG_UNREACHED, FLAG_VIEW = 1, 2, 4, 8, 16

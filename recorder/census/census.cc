@@ -1,0 +1,257 @@
+#include "recorder/census/census.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include <atomic>
+
+#include "recorder/census/growth.h"
+#include "recorder/census/parts.h"
+#include "recorder/census/python_api.h"
+#include "recorder/census/sources.h"
+#include "recorder/recorder.h"
+
+namespace gpumemtrace::recorder::census {
+namespace {
+
+// Values of Census.Trigger; 0 = attach only.
+constexpr long kAttach = 0;
+constexpr long kGrowth = 3;
+constexpr long kRequest = 5;
+// Between two attempts to attach: PyTorch may not be imported yet.
+constexpr uint64_t kRetryNs = 1'000'000'000;
+constexpr int kMostAttempts = 600;
+
+CensusOptions options;
+PythonApi api;
+std::atomic<bool> api_found{false};
+// A pending call waits in the interpreter's queue.
+std::atomic<bool> scheduled{false};
+std::atomic<bool> complete{false};
+std::atomic<uint64_t> last_duration_ns{0};
+GrowthWatch growth;
+uint64_t next_attempt_ns = 0;
+int attempts = 0;
+
+// Touched with the GIL only.
+PyObject* space = nullptr;  // globals of the census, kept for ever
+uint32_t census_number = 0;
+PartHeader part_header;
+
+uint64_t Now() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Numbers are given out in order, so one that is taken and returned tells the present.
+uint64_t PresentSequence() {
+  const uint64_t sequence = ReserveSequence();
+  CancelSequence(sequence);
+  return sequence;
+}
+
+PyObject* Begin(PyObject*, PyObject*) {
+  if (!Active()) return api.bool_from_long(0);
+  part_header.first_sequence = PresentSequence();
+  part_header.time_us = Now() / 1000;
+  return api.bool_from_long(1);
+}
+
+PyObject* Emit(PyObject*, PyObject* bytes) {
+  char* data = nullptr;
+  std::ptrdiff_t size = 0;
+  if (api.bytes_as_string_and_size(bytes, &data, &size) != 0) return nullptr;
+  part_header.census = ++census_number;
+  part_header.last_sequence = PresentSequence();
+  if (!RecordParts(part_header, {reinterpret_cast<const uint8_t*>(data), static_cast<size_t>(size)})) {
+    RecordNote(NoteSeverity::kWarning, "census: it could not be recorded in full");
+  }
+  return api.bool_from_long(1);
+}
+
+PyObject* Failed(PyObject*, PyObject* name) {
+  PyObject* utf8 = api.unicode_encode_utf8(name);
+  char* text = nullptr;
+  std::ptrdiff_t size = 0;
+  if (utf8 == nullptr || api.bytes_as_string_and_size(utf8, &text, &size) != 0) {
+    api.error_clear();
+  } else {
+    char line[160];
+    snprintf(line, sizeof line, "census: it could not be taken (%.80s)", text);
+    RecordNote(NoteSeverity::kWarning, line);
+  }
+  if (utf8 != nullptr) api.decref(utf8);
+  return api.bool_from_long(0);
+}
+
+PyMethod begin_method = {"_native_begin", Begin, kOneArgument, nullptr};
+PyMethod emit_method = {"_native_emit", Emit, kOneArgument, nullptr};
+PyMethod failed_method = {"_native_failed", Failed, kOneArgument, nullptr};
+
+// Stores a new reference under `name`; false when it is null or could not be stored.
+bool Put(PyObject* dict, const char* name, PyObject* value) {
+  if (value == nullptr) return false;
+  const bool stored = api.dict_set_item_string(dict, name, value) == 0;
+  api.decref(value);
+  return stored;
+}
+
+PyObject* SourceList() {
+  PyObject* list = api.list_new(0);
+  for (size_t i = 0; list != nullptr && i < kSourceCount; ++i) {
+    PyObject* pair = api.tuple_new(2);
+    PyObject* name = api.unicode_from_string(kSources[i].name);
+    PyObject* text = api.unicode_from_string(kSources[i].text);
+    bool done = pair != nullptr && name != nullptr && text != nullptr;
+    if (done) {
+      api.tuple_set_item(pair, 0, name);
+      api.tuple_set_item(pair, 1, text);
+      done = api.list_append(list, pair) == 0;
+    } else {
+      if (name != nullptr) api.decref(name);
+      if (text != nullptr) api.decref(text);
+    }
+    if (pair != nullptr) api.decref(pair);
+    if (!done) {
+      api.decref(list);
+      return nullptr;
+    }
+  }
+  return list;
+}
+
+// The namespace in which the census lives: not a module, so that nobody finds it in sys.modules.
+PyObject* MakeSpace() {
+  PyObject* dict = api.dict_new();
+  if (dict == nullptr) return nullptr;
+  PyObject* code = nullptr;
+  PyObject* result = nullptr;
+  if (Put(dict, "__name__", api.unicode_from_string("gpumemtrace_census")) &&
+      api.dict_set_item_string(dict, "__builtins__", api.eval_get_builtins()) == 0 &&
+      Put(dict, "_native_begin", api.cfunction_new(&begin_method, nullptr, nullptr)) &&
+      Put(dict, "_native_emit", api.cfunction_new(&emit_method, nullptr, nullptr)) &&
+      Put(dict, "_native_failed", api.cfunction_new(&failed_method, nullptr, nullptr)) &&
+      Put(dict, "_sources", SourceList()) &&
+      Put(dict, "_budget", api.float_from_double(static_cast<double>(options.budget_ms) / 1000)) &&
+      Put(dict, "_signal", api.long_from_long(options.signal)) &&
+      (code = api.compile_string(kInstallSource.text, kInstallSource.name, kFileInput)) != nullptr) {
+    result = api.eval_code(code, dict, dict);
+  }
+  if (code != nullptr) api.decref(code);
+  if (result == nullptr) {
+    api.decref(dict);
+    return nullptr;
+  }
+  api.decref(result);
+  return dict;
+}
+
+// Calls a function of the census with no argument or one number.
+PyObject* Call(const char* name, const long* argument) {
+  PyObject* function = api.dict_get_item_string(space, name);
+  if (function == nullptr) return nullptr;
+  PyObject* arguments = nullptr;
+  if (argument != nullptr) {
+    arguments = api.tuple_new(1);
+    PyObject* number = arguments == nullptr ? nullptr : api.long_from_long(*argument);
+    if (number == nullptr) {
+      if (arguments != nullptr) api.decref(arguments);
+      return nullptr;
+    }
+    api.tuple_set_item(arguments, 0, number);
+  }
+  PyObject* result = api.call_object(function, arguments);
+  if (arguments != nullptr) api.decref(arguments);
+  return result;
+}
+
+// Forgets an error of ours, but not one that the host must see: KeyboardInterrupt raised by the handler of a
+// signal that arrived meanwhile. Returns what a pending call returns.
+int EndCall() {
+  if (api.error_occurred() == nullptr) return 0;
+  if (api.error_matches(*api.exception) == 0) return -1;
+  api.error_clear();
+  return 0;
+}
+
+// Run by the interpreter in its main thread, between two bytecodes, with the GIL.
+int OnPendingCall(void* argument) {
+  scheduled.store(false, std::memory_order_relaxed);
+  if (!Active()) return 0;
+  if (api.interpreter_get != nullptr && api.interpreter_get() != api.interpreter_main()) return 0;
+  if (space == nullptr) {
+    space = MakeSpace();
+    if (space == nullptr) {
+      complete.store(true, std::memory_order_relaxed);
+      if (api.error_occurred() != nullptr)
+        RecordNote(NoteSeverity::kWarning, "census: it could not be installed");
+      return EndCall();
+    }
+  }
+  PyObject* installed = Call("install", nullptr);
+  if (installed != nullptr) {
+    if (api.object_is_true(installed) == 1) complete.store(true, std::memory_order_relaxed);
+    api.decref(installed);
+  }
+  if (const int failed = EndCall(); failed != 0) return failed;
+  const long trigger = static_cast<long>(reinterpret_cast<intptr_t>(argument));
+  if (trigger != kAttach) {
+    PyObject* seconds = Call("report", &trigger);
+    if (seconds != nullptr) {
+      const double spent = api.float_as_double(seconds);
+      api.decref(seconds);
+      last_duration_ns.store(static_cast<uint64_t>(spent > 0 ? spent * 1e9 : 0), std::memory_order_relaxed);
+    }
+  }
+  return EndCall();
+}
+
+bool Schedule(long trigger) {
+  if (!api_found.load(std::memory_order_acquire) || api.is_initialized() == 0) return false;
+  if (scheduled.exchange(true, std::memory_order_relaxed)) return true;
+  if (api.add_pending_call(OnPendingCall, reinterpret_cast<void*>(static_cast<intptr_t>(trigger))) == 0)
+    return true;
+  scheduled.store(false, std::memory_order_relaxed);  // the queue is full
+  return false;
+}
+
+}  // namespace
+
+void Configure(const CensusOptions& given) {
+  options = given;
+  scheduled.store(false, std::memory_order_relaxed);
+  complete.store(false, std::memory_order_relaxed);
+  growth = GrowthWatch(given.mode == Mode::kAuto, given.growth);
+  next_attempt_ns = 0;
+  attempts = 0;
+}
+
+void Observe(uint64_t now_ns, uint64_t live_blocks, uint64_t live_bytes) {
+  if (options.mode == Mode::kOff) return;
+  if (!api_found.load(std::memory_order_relaxed)) {
+    if (now_ns < next_attempt_ns || attempts >= kMostAttempts) return;
+    next_attempt_ns = now_ns + kRetryNs;
+    ++attempts;
+    if (!FindPython(&api)) return;
+    api_found.store(true, std::memory_order_release);
+    next_attempt_ns = 0;
+  }
+  if (growth.Look(now_ns, live_blocks, live_bytes, last_duration_ns.load(std::memory_order_relaxed))) {
+    if (Schedule(kGrowth)) return;
+    growth.Retry();
+  }
+  if (!complete.load(std::memory_order_relaxed) && now_ns >= next_attempt_ns && attempts < kMostAttempts) {
+    next_attempt_ns = now_ns + kRetryNs;
+    ++attempts;
+    Schedule(kAttach);
+  }
+}
+
+bool Request() {
+  if (options.mode == Mode::kOff) return false;
+  if (!api_found.load(std::memory_order_acquire)) return false;
+  return Schedule(kRequest);
+}
+
+}  // namespace gpumemtrace::recorder::census

@@ -1,0 +1,88 @@
+#include "recorder/census/python_api.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <string.h>
+
+namespace gpumemtrace::recorder::census {
+namespace {
+
+template <typename T>
+bool Get(void* handle, const char* name, T* pointer) {
+  void* symbol = dlsym(handle, name);
+  memcpy(pointer, &symbol, sizeof symbol);
+  return symbol != nullptr;
+}
+
+bool Fill(void* handle, PythonApi* api) {
+  if (!Get(handle, "Py_IsInitialized", &api->is_initialized)) return false;
+  bool all = Get(handle, "Py_AddPendingCall", &api->add_pending_call);
+  all &= Get(handle, "PyDict_New", &api->dict_new);
+  all &= Get(handle, "PyDict_SetItemString", &api->dict_set_item_string);
+  all &= Get(handle, "PyDict_GetItemString", &api->dict_get_item_string);
+  all &= Get(handle, "PyEval_GetBuiltins", &api->eval_get_builtins);
+  all &= Get(handle, "Py_CompileString", &api->compile_string);
+  all &= Get(handle, "PyEval_EvalCode", &api->eval_code);
+  all &= Get(handle, "PyCFunction_NewEx", &api->cfunction_new);
+  all &= Get(handle, "PyLong_FromLong", &api->long_from_long);
+  all &= Get(handle, "PyLong_AsLong", &api->long_as_long);
+  all &= Get(handle, "PyFloat_FromDouble", &api->float_from_double);
+  all &= Get(handle, "PyFloat_AsDouble", &api->float_as_double);
+  all &= Get(handle, "PyBool_FromLong", &api->bool_from_long);
+  all &= Get(handle, "PyObject_IsTrue", &api->object_is_true);
+  all &= Get(handle, "PyBytes_AsStringAndSize", &api->bytes_as_string_and_size);
+  all &= Get(handle, "PyUnicode_FromString", &api->unicode_from_string);
+  all &= Get(handle, "PyUnicode_AsUTF8String", &api->unicode_encode_utf8);
+  all &= Get(handle, "PyList_New", &api->list_new);
+  all &= Get(handle, "PyList_Append", &api->list_append);
+  all &= Get(handle, "PyTuple_New", &api->tuple_new);
+  all &= Get(handle, "PyTuple_SetItem", &api->tuple_set_item);
+  all &= Get(handle, "PyObject_CallObject", &api->call_object);
+  all &= Get(handle, "PyErr_Occurred", &api->error_occurred);
+  all &= Get(handle, "PyErr_ExceptionMatches", &api->error_matches);
+  all &= Get(handle, "PyErr_Clear", &api->error_clear);
+  all &= Get(handle, "Py_DecRef", &api->decref);
+  all &= Get(handle, "PyExc_Exception", &api->exception);
+  if (!Get(handle, "PyInterpreterState_Get", &api->interpreter_get) ||
+      !Get(handle, "PyInterpreterState_Main", &api->interpreter_main)) {
+    api->interpreter_get = nullptr;
+  }
+  return all;
+}
+
+// An application may load libpython RTLD_LOCAL, and then the global scope does not show it.
+struct Search {
+  char path[PATH_MAX];
+  int skip;
+};
+
+int FindLibpython(dl_phdr_info* info, size_t, void* data) {
+  auto* search = static_cast<Search*>(data);
+  const char* path = info->dlpi_name;
+  const char* slash = path == nullptr ? nullptr : strrchr(path, '/');
+  if (slash == nullptr || strncmp(slash, "/libpython", 10) != 0 || strlen(path) >= sizeof search->path)
+    return 0;
+  if (search->skip-- > 0) return 0;
+  strcpy(search->path, path);
+  return 1;
+}
+
+}  // namespace
+
+bool FindPython(PythonApi* api) {
+  if (Fill(RTLD_DEFAULT, api)) return true;
+  for (int nth = 0; nth < 8; ++nth) {
+    Search search;
+    search.skip = nth;
+    if (dl_iterate_phdr(FindLibpython, &search) == 0) return false;
+    // The handle is kept: what it names must stay loaded while we may call it.
+    void* handle = dlopen(search.path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (handle == nullptr) continue;
+    if (Fill(handle, api)) return true;
+    dlclose(handle);
+  }
+  return false;
+}
+
+}  // namespace gpumemtrace::recorder::census
