@@ -11,30 +11,30 @@ namespace gpumemtrace::recorder {
 enum class EventKind : uint8_t {
   kUnspecified = 0,
   // Segments: what the driver gave or took.
-  kAllocate = 1,           // start, bytes, pool handle or 0, -
-  kFree = 2,               // start, -, -, -
-  kAddressReserve = 3,     // start of the virtual range, bytes, -, -
-  kAddressFree = 4,        // start, bytes, -, -
-  kPhysicalCreate = 5,     // the handle, bytes, -, -
-  kPhysicalRetain = 6,     // the handle, -, address it was retained from, -
-  kPhysicalRelease = 7,    // the handle, -, -, -
-  kMap = 8,                // start, bytes, the handle, offset in the handle
-  kUnmap = 9,              // start, bytes, -, -
-  kImport = 10,            // start or handle, bytes (0 = unknown), hash of the shared handle, -
-  kImportClose = 11,       // start or handle, -, -, -
-  kPoolCreate = 12,        // pool handle, -, -, -
-  kPoolDestroy = 13,       // pool handle, -, -, -
-  kPoolTrim = 14,          // pool handle, bytes to keep, -, -
-  kGraphAllocateNode = 15, // start, bytes, graph handle, node handle
-  kGraphFreeNode = 16,     // start, -, graph handle, node handle
-  kGraphInstantiate = 17,  // executable handle, -, graph handle, instantiate flags
-  kGraphLaunch = 18,       // executable handle, -, -, -
-  kGraphDestroy = 19,      // graph or executable handle, -, -, -
-  kGraphTrim = 20,         // -, -, -, -
-  kContextCreate = 21,     // context handle, -, -, -
-  kContextDestroy = 22,    // context handle (0 = the device's primary context), -, -, -
-  kHandleCreate = 23,      // handle, -, -, - (the API name tells which sort)
-  kHandleDestroy = 24,     // handle, -, -, -
+  kAllocate = 1,            // start, bytes, pool handle or 0, -
+  kFree = 2,                // start, -, -, -
+  kAddressReserve = 3,      // start of the virtual range, bytes, -, -
+  kAddressFree = 4,         // start, bytes, -, -
+  kPhysicalCreate = 5,      // the handle, bytes, -, -
+  kPhysicalRetain = 6,      // the handle, -, address it was retained from, -
+  kPhysicalRelease = 7,     // the handle, -, -, -
+  kMap = 8,                 // start, bytes, the handle, offset in the handle
+  kUnmap = 9,               // start, bytes, -, -
+  kImport = 10,             // start or handle, bytes (0 = unknown), hash of the shared handle, -
+  kImportClose = 11,        // start or handle, -, -, -
+  kPoolCreate = 12,         // pool handle, -, -, -
+  kPoolDestroy = 13,        // pool handle, -, -, -
+  kPoolTrim = 14,           // pool handle, bytes to keep, -, -
+  kGraphAllocateNode = 15,  // start, bytes, graph handle, node handle
+  kGraphFreeNode = 16,      // start, -, graph handle, node handle
+  kGraphInstantiate = 17,   // executable handle, -, graph handle, instantiate flags
+  kGraphLaunch = 18,        // executable handle, -, -, -
+  kGraphDestroy = 19,       // graph or executable handle, -, -, -
+  kGraphTrim = 20,          // -, -, -, -
+  kContextCreate = 21,      // context handle, -, -, -
+  kContextDestroy = 22,     // context handle (0 = the device's primary context), -, -, -
+  kHandleCreate = 23,       // handle, -, -, - (the API name tells which sort)
+  kHandleDestroy = 24,      // handle, -, -, -
   // Blocks: what a caching allocator gave to the program. argument[0] and [1] are the allocator's own
   // totals after the event: allocated bytes and reserved bytes of this device.
   kBlockAllocate = 40,     // start, bytes
@@ -91,6 +91,8 @@ struct Event {
 };
 
 // Bytes in this kind of event belong to a caching allocator inside a segment.
-constexpr bool IsBlock(EventKind kind) { return kind >= EventKind::kBlockAllocate; }
+constexpr bool IsBlock(EventKind kind) {
+  return kind >= EventKind::kBlockAllocate;
+}
 
 }  // namespace gpumemtrace::recorder

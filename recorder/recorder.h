@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "recorder/event.h"
 
@@ -43,7 +44,14 @@ void CancelSequence(uint64_t sequence);
 uint64_t CaptureForwardStack();
 
 // A point or a range named by the program. `text` and `domain` are copied; domain may be null.
-enum class MarkKind : uint8_t { kInstant = 1, kPush = 2, kPop = 3, kStep = 4, kRangeStart = 5, kRangeEnd = 6 };
+enum class MarkKind : uint8_t {
+  kInstant = 1,
+  kPush = 2,
+  kPop = 3,
+  kStep = 4,
+  kRangeStart = 5,
+  kRangeEnd = 6
+};
 enum class MarkSource : uint8_t { kApi = 1, kNvtx = 2 };
 void RecordMark(MarkKind kind, MarkSource source, const char* text, const char* domain, uint64_t number);
 
@@ -57,6 +65,10 @@ void RecordDevice(int device, const char* name, const unsigned char* uuid, uint6
 // Something the report should tell the user; recorded once per distinct text.
 enum class NoteSeverity : uint8_t { kInfo = 0, kWarning = 1 };
 void RecordNote(NoteSeverity severity, const char* text);
+
+// Serialized fields of a Content message (proto/gpumemtrace/trace.proto) that go into the trace as they are,
+// after everything that this thread recorded before. False when it was lost; at most 64 KiB.
+bool RecordContent(std::span<const unsigned char> content);
 
 // The set of loaded objects changed (dlopen, dlclose): caches of unwind tables and modules are stale.
 void ModulesChanged();

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "recorder/stacks/eh_frame.h"
 #include "recorder/stacks/hash.h"
 #include "recorder/stacks/libunwind_api.h"
 #include "recorder/stacks/modules.h"
@@ -81,11 +82,11 @@ uint64_t DefineCode(ThreadStacks& thread, const PythonLayout& layout, const char
   return definition.number;
 }
 
-uint64_t DefineStack(ThreadStacks& thread, const PythonInterpreter* interpreter, size_t native_count,
-                     size_t python_count, uint64_t raw, DefinitionSink& sink) {
-  uint64_t hash = Extend(kSalt1, native_count << 32 | python_count);
-  for (size_t i = 0; i < native_count; ++i) {
-    const uint64_t address = thread.native[i];
+uint64_t DefineStack(ThreadStacks& thread, const PythonInterpreter* interpreter,
+                     std::span<const uint64_t> native, size_t python_count, uint64_t raw,
+                     DefinitionSink& sink) {
+  uint64_t hash = Extend(kSalt1, native.size() << 32 | python_count);
+  for (const uint64_t address : native) {
     const ModuleKey module = FindModuleKey(address);
     if (module.serial != 0 && !DefineModule(thread, address, module.serial, sink)) return 0;
     hash = Extend(hash, module.content);
@@ -104,9 +105,8 @@ uint64_t DefineStack(ThreadStacks& thread, const PythonInterpreter* interpreter,
   const uint64_t number = hash != 0 ? hash : 1;
   const uint64_t key = KeyOfNumber(number);
   if (FindStack(thread, key) != number) {
-    const StackDefinition definition{.number = number,
-                                     .native = {thread.native, native_count},
-                                     .python = {thread.defined_python, python_count}};
+    const StackDefinition definition{
+        .number = number, .native = native, .python = {thread.defined_python, python_count}};
     if (!sink.DefineStack(definition)) return 0;
     RememberStack(thread, key, number);
   }
@@ -120,6 +120,7 @@ const size_t kThreadStacksSize = sizeof(ThreadStacks);
 
 bool Prepare() {
   FindOwnCode();
+  PrepareEhFrame();
   NoteModuleChanges();
   g_native_problem.store(PrepareLibunwind(), std::memory_order_release);
   return FindInterpreter();
@@ -136,6 +137,7 @@ const char* NativeProblem() {
 uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, DefinitionSink& sink) {
   const uint64_t generation = UnloadGeneration();
   if (thread.generation != generation) {
+    thread.remembered_count = 0;
     std::memset(thread.modules, 0, sizeof(thread.modules));
     thread.generation = generation;
   }
@@ -154,7 +156,7 @@ uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, Definition
   raw |= 1;
   const uint64_t number = FindStack(thread, raw);
   if (number != 0) return number;
-  return DefineStack(thread, interpreter, native.count, python.count, raw, sink);
+  return DefineStack(thread, interpreter, NativeAddresses(thread, native), python.count, raw, sink);
 }
 
 void ModulesChanged() {

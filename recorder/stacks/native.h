@@ -1,8 +1,15 @@
 // The calling thread's native stack: return addresses, innermost first, without frames of the shim.
+//
+// Unwinding follows rules that are derived once for each address from its call frame information. The last
+// stack of the thread is remembered: as soon as the registers equal those of one of its frames, the rest is
+// taken over after comparing the words of the stack that unwinding it had read. Since unwinding depends on
+// nothing else, the result is the one that unwinding to the end would give. What the rules cannot say
+// (frames without CFI, stacks of unknown extent) is left to libunwind.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "recorder/stacks/python_interpreter.h"
 #include "recorder/stacks/thread_stacks.h"
@@ -14,8 +21,17 @@ struct NativeWalk {
   uint64_t hash = 0;
 };
 
-// Fills thread.native. `stop` may be null: then the stack is followed to its end, else to the innermost
-// frame of that interpreter's evaluation loop.
+// Walks the caller's stack. `stop` may be null: then the stack is followed to its end, else to the innermost
+// frame of that interpreter's evaluation loop. At most `most` frames are kept.
 NativeWalk WalkNative(ThreadStacks& thread, const PythonInterpreter* stop, size_t most);
+
+// The addresses of the stack that WalkNative returned last.
+std::span<const uint64_t> NativeAddresses(ThreadStacks& thread, const NativeWalk& walk);
+
+// The same as WalkNative by libunwind alone; for what the rules cannot say, and for tests.
+NativeWalk WalkByLibunwind(ThreadStacks& thread, const PythonInterpreter* stop, size_t most);
+
+// How often, in this process, a stack was left to libunwind. For tests and benchmarks.
+uint64_t LibunwindWalks();
 
 }  // namespace gpumemtrace::recorder::stacks

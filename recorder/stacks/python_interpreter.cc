@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "recorder/stacks/eh_frame.h"
 #include "recorder/stacks/lock.h"
 
 namespace gpumemtrace::recorder::stacks {
@@ -127,12 +128,10 @@ PythonInterpreter Examine(const Symbols& symbols) {
   found.layout = layout;
   found.this_thread_state = reinterpret_cast<void* (*)()>(symbols.this_thread_state);
   found.code_type = symbols.code_type;
-  Dl_info info;
-  void* entry = nullptr;
-  if (symbols.evaluate != nullptr && dladdr1(symbols.evaluate, &info, &entry, RTLD_DL_SYMENT) != 0 &&
-      entry != nullptr && info.dli_saddr == symbols.evaluate) {
-    found.evaluation_start = reinterpret_cast<uint64_t>(symbols.evaluate);
-    found.evaluation_end = found.evaluation_start + static_cast<const ElfW(Sym)*>(entry)->st_size;
+  if (symbols.evaluate != nullptr) {
+    const CodeRange loop = FindFunction(reinterpret_cast<uint64_t>(symbols.evaluate));
+    found.evaluation_start = loop.start;
+    found.evaluation_end = loop.end;
   }
   return found;
 }

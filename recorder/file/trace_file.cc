@@ -1,0 +1,146 @@
+#include "recorder/file/trace_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "recorder/system.h"
+
+namespace gpumemtrace::recorder {
+namespace {
+
+// Programs use low numbers, and shells and servers hand out numbers from below: stay out of their way, but
+// not so high that the kernel must enlarge the table of descriptors.
+int HighDescriptor() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t most = std::min<rlim_t>(limit.rlim_cur, 1024);
+  return most > 64 ? static_cast<int>(most) - 24 : 3;
+}
+
+}  // namespace
+
+int FileLayer::Open(const char* path, int flags, mode_t mode) {
+  return sys::Open(path, flags, mode);
+}
+int FileLayer::Close(int fd) {
+  return sys::Close(fd);
+}
+int64_t FileLayer::Write(int fd, const void* data, size_t bytes) {
+  return sys::Write(fd, data, bytes);
+}
+int FileLayer::Truncate(int fd, uint64_t bytes) {
+  return sys::Truncate(fd, bytes);
+}
+int FileLayer::Status(int fd, struct stat* status) {
+  return sys::Status(fd, status);
+}
+int FileLayer::DuplicateAbove(int fd, int lowest) {
+  return sys::DuplicateAbove(fd, lowest);
+}
+
+FileLayer& SystemFileLayer() {
+  // Never destroyed: it is used after static destructors, too.
+  alignas(FileLayer) static unsigned char memory[sizeof(FileLayer)];
+  static FileLayer* const layer = new (memory) FileLayer;
+  return *layer;
+}
+
+int TraceFile::Create(const char* path) {
+  // The host may change its working directory later, and we may have to open the file again by its name.
+  const size_t length = strlen(path);
+  if (path[0] == '/') {
+    if (length >= sizeof path_) return -ENAMETOOLONG;
+    memcpy(path_, path, length + 1);
+  } else {
+    if (getcwd(path_, sizeof path_) == nullptr) return -errno;
+    const size_t folder = strlen(path_);
+    if (folder + length + 2 > sizeof path_) return -ENAMETOOLONG;
+    path_[folder] = '/';
+    memcpy(path_ + folder + 1, path, length + 1);
+  }
+  // O_APPEND: a descriptor that is opened again goes on at the end.
+  const int fd = layer_.Open(path_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0666);
+  if (fd < 0) return fd;
+  struct stat status;
+  const int error = layer_.Status(fd, &status);
+  if (error < 0) {
+    layer_.Close(fd);
+    return error;
+  }
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  const int high = layer_.DuplicateAbove(fd, HighDescriptor());
+  if (high >= 0) layer_.Close(fd);
+  fd_ = high >= 0 ? high : fd;
+  return 0;
+}
+
+int TraceFile::Verify() {
+  struct stat status;
+  if (fd_ >= 0) {
+    if (layer_.Status(fd_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) return 0;
+    // Closed, or now a file of the host: it is theirs, leave it alone.
+    fd_ = -1;
+  }
+  const int fd = layer_.Open(path_, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0);
+  if (fd < 0) return fd;
+  const int error = layer_.Status(fd, &status);
+  if (error < 0 || status.st_dev != device_ || status.st_ino != inode_) {
+    layer_.Close(fd);
+    // Somebody moved our file away or replaced it.
+    return error < 0 ? error : -ESTALE;
+  }
+  const int high = layer_.DuplicateAbove(fd, HighDescriptor());
+  if (high >= 0) layer_.Close(fd);
+  fd_ = high >= 0 ? high : fd;
+  return 0;
+}
+
+int TraceFile::CutBack() {
+  const int error = layer_.Truncate(fd_, size_);
+  if (error == 0) torn_ = false;
+  return error;
+}
+
+int TraceFile::Append(std::span<const uint8_t> bytes) {
+  int error = Verify();
+  if (error < 0) return error;
+  if (torn_ && (error = CutBack()) < 0) return error;
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const int64_t written = layer_.Write(fd_, bytes.data() + done, bytes.size() - done);
+    if (written == -EINTR) continue;
+    if (written <= 0) {
+      if (done > 0) {
+        torn_ = true;
+        CutBack();
+      }
+      return written == 0 ? -EIO : static_cast<int>(written);
+    }
+    done += static_cast<size_t>(written);
+    if (done < bytes.size() && (error = Verify()) < 0) {
+      torn_ = true;
+      return error;
+    }
+  }
+  size_ += bytes.size();
+  return 0;
+}
+
+void TraceFile::Close() {
+  struct stat status;
+  if (fd_ >= 0 && layer_.Status(fd_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) {
+    layer_.Close(fd_);
+  }
+  fd_ = -1;
+}
+
+}  // namespace gpumemtrace::recorder

@@ -1,0 +1,62 @@
+// The trace file as the recorder writes it: created exclusively, appended to, and never another file than
+// the one that was created, whatever the host does with descriptors.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gpumemtrace::recorder {
+
+// The system calls that the trace file makes, so that tests can make them fail. Each returns a result or
+// −errno, as in system.h.
+class FileLayer {
+ public:
+  virtual int Open(const char* path, int flags, mode_t mode);
+  virtual int Close(int fd);
+  virtual int64_t Write(int fd, const void* data, size_t bytes);
+  virtual int Truncate(int fd, uint64_t bytes);
+  virtual int Status(int fd, struct stat* status);
+  virtual int DuplicateAbove(int fd, int lowest);
+
+  constexpr FileLayer() = default;
+  virtual ~FileLayer() = default;
+  FileLayer(const FileLayer&) = delete;
+  FileLayer& operator=(const FileLayer&) = delete;
+};
+FileLayer& SystemFileLayer();
+
+class TraceFile {
+ public:
+  explicit TraceFile(FileLayer& layer = SystemFileLayer()) : layer_(layer) {}
+
+  // Creates `path`, which must not exist and is not followed when it is a symbolic link; mode 0666 less the
+  // user's umask. 0 or −errno.
+  int Create(const char* path);
+  // Appends all bytes, or none: after a failure the file ends where it ended before. 0 or −errno. Call it
+  // with signals blocked (sys::Undisturbed): SIGXFSZ may come.
+  int Append(std::span<const uint8_t> bytes);
+  void Close();
+
+  const char* path() const { return path_; }
+  // Bytes of the file that are good.
+  uint64_t size() const { return size_; }
+
+ private:
+  // Makes fd_ the descriptor of our file, reopening it when the host closed it or took its number.
+  int Verify();
+  int CutBack();
+
+  FileLayer& layer_;
+  char path_[4096] = "";
+  int fd_ = -1;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  uint64_t size_ = 0;
+  // Bytes after `size_` may be the beginning of a packet that could not be completed.
+  bool torn_ = false;
+};
+
+}  // namespace gpumemtrace::recorder

@@ -1,0 +1,88 @@
+// One traced process: its options, file, rings and writer thread. Made at the first use of CUDA and never
+// destroyed; the child of a fork makes its own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "recorder/file/trace_file.h"
+#include "recorder/lock.h"
+#include "recorder/options.h"
+#include "recorder/rings/ring_memory.h"
+#include "recorder/rings/ring_table.h"
+#include "recorder/writer/writer.h"
+
+namespace gpumemtrace::recorder {
+
+class Session {
+ public:
+  // Opens the trace, makes the rings and starts the writer thread. Null when tracing is switched off or
+  // impossible; one line on stderr has said why. Call with signals blocked.
+  static Session* Create(std::span<const char* const> api_names);
+
+  const Options& options() const { return options_; }
+  RingTable& rings() { return rings_; }
+  Losses& losses() { return losses_; }
+
+  uint64_t NextSequence() { return next_sequence_.fetch_add(1, std::memory_order_seq_cst); }
+  // The next number to be given out; a lower bound of all later ones.
+  uint64_t LeastSequence() const { return next_sequence_.load(std::memory_order_relaxed); }
+
+  // Asks the writer thread to drain soon.
+  void Wake() {
+    if (wake_.exchange(1, std::memory_order_relaxed) == 0) sys::FutexWake(WakeWord(), 1);
+  }
+  // The calling thread, whose ring cannot take `bytes` more, drains.
+  void MakeRoom(Ring& ring, uint64_t bytes);
+  // After Finish there may be no writer thread for long: drains at once.
+  void DrainNow();
+
+  // The set of loaded modules changed; the writer thread looks at it.
+  void ModulesChanged() { modules_changed_.store(true, std::memory_order_relaxed); }
+
+  // Drains, writes the last packet, removes the ring file and says so on stderr (the first time).
+  void Finish();
+  bool finished() const { return finished_.load(std::memory_order_relaxed); }
+  bool has_writer_thread() const { return has_writer_thread_; }
+
+  // True the first time it is called with this text.
+  bool IsNew(const char* text);
+  bool IsNewDevice(int device);
+
+ private:
+  explicit Session(std::span<const char* const> api_names);
+
+  bool Open(std::span<const char* const> api_names);
+  int CreateFile(const char* host_name);
+  void StartThread();
+  [[noreturn]] void RunWriter();
+  static void* WriterThread(void* session);
+  void LookAtModules();
+  void SayGoodbye(int error);
+  const uint32_t* WakeWord() const { return reinterpret_cast<const uint32_t*>(&wake_); }
+
+  Options options_;
+  TraceFile file_;
+  RingMemory memory_;
+  RingTable rings_;
+  Losses losses_;
+  alignas(64) std::atomic<uint64_t> next_sequence_{1};
+  alignas(64) std::atomic<uint32_t> wake_{0};
+  std::atomic<bool> finished_{false};
+  std::atomic<bool> modules_changed_{false};
+  // The file is so slow that a thread waited in vain: do not wait again until a drain is through.
+  std::atomic<bool> stalled_{false};
+  bool has_writer_thread_ = false;
+  bool said_goodbye_ = false;
+
+  // Held by whoever uses the writer.
+  Lock drain_lock_;
+  Writer writer_;
+
+  Lock once_lock_;
+  Array<uint64_t> notes_seen_;
+  std::atomic<uint64_t> devices_seen_{0};
+};
+
+}  // namespace gpumemtrace::recorder

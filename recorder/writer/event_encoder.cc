@@ -1,0 +1,251 @@
+#include "recorder/writer/event_encoder.h"
+
+#include <string.h>
+
+#include <bit>
+
+#include "proto/gpumemtrace/event_columns.h"
+#include "recorder/event.h"
+#include "recorder/writer/fields.h"
+
+namespace gpumemtrace::recorder {
+namespace {
+
+namespace columns = event_columns;
+
+// A stack that asks for more distinct sizes than this sends the size with each event: a site costs about
+// ten bytes once, a size two or three bytes each time.
+constexpr uint32_t kMostSizes = 256;
+// PyTorch's caching allocator rounds blocks to 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+constexpr uint8_t kBlockShift = 9;
+constexpr int32_t kMostDevices = 4096;
+
+// Columns shorter than this are not worth a zstd frame.
+constexpr size_t kLeastCompressed = 48;
+
+}  // namespace
+
+uint64_t EventEncoder::SiteKey::Hash() const {
+  uint64_t hash = Mix(stream);
+  hash = Combine(hash, size);
+  hash = Combine(hash, uint64_t{thread} << 32 | native_stack);
+  hash = Combine(hash, uint64_t{python_stack} << 32 | forward_stack);
+  hash = Combine(hash, uint64_t{static_cast<uint32_t>(result)} << 32 | static_cast<uint32_t>(device));
+  return Combine(hash, uint64_t{api} << 48 | uint64_t{flags} << 32 | uint64_t{kind} << 24 |
+                           uint64_t{space} << 16 | uint64_t{address_shift} << 8 | size_varies);
+}
+
+bool EventEncoder::TooManySizes(SiteKey key) {
+  key.size = 0;
+  key.size_varies = 1;
+  const uint64_t hash = key.Hash();
+  const uint32_t id = size_count_index_.Find(
+      hash, [&](uint32_t candidate) { return size_counts_[candidate - 1].hash == hash; });
+  if (id != 0) return ++size_counts_[id - 1].sizes > kMostSizes;
+  if (size_counts_.Push({hash, 1, 0})) {
+    size_count_index_.Insert(hash, static_cast<uint32_t>(size_counts_.size()),
+                             [&](uint32_t old) { return size_counts_[old - 1].hash; });
+  }
+  return false;
+}
+
+uint32_t EventEncoder::FindSite(SiteKey key) {
+  for (;;) {
+    const uint64_t hash = key.Hash();
+    uint32_t id =
+        site_index_.Find(hash, [&](uint32_t candidate) { return sites_[candidate - 1].key == key; });
+    if (id == 0) {
+      if (key.size != 0 && TooManySizes(key)) {
+        key.size = 0;
+        key.size_varies = 1;
+        continue;
+      }
+      Site site{};
+      site.key = key;
+      if (!sites_.Push(site)) return 0;
+      id = static_cast<uint32_t>(sites_.size());
+      if (!site_index_.Insert(hash, id, [&](uint32_t old) { return sites_[old - 1].key.Hash(); })) return 0;
+    }
+    Site& site = sites_[id - 1];
+    if (site.restart != restarts_) {
+      site.restart = restarts_;
+      site.last_address = site.last_size = site.last_argument[0] = site.last_argument[1] = 0;
+      DefineSite(id, key);
+    }
+    return id;
+  }
+}
+
+void EventEncoder::DefineSite(uint32_t id, const SiteKey& key) {
+  const char* api = key.api < api_names_.size() ? api_names_[key.api] : "";
+  const uint32_t api_id = dictionary_.String({api, strlen(api)});
+  message_.Clear();
+  ProtoWriter message(message_);
+  message.add_uint32(fields::kSiteId, id);
+  message.add_enum(fields::kSiteKind, key.kind);
+  if (key.space != 0) message.add_enum(fields::kSiteSpace, key.space);
+  if (api_id != 0) message.add_uint32(fields::kSiteApi, api_id);
+  if (key.device != 0) message.add_sint32(fields::kSiteDevice, key.device);
+  if (key.thread != 0) message.add_uint32(fields::kSiteThread, key.thread);
+  if (key.stream != 0) message.add_uint64(fields::kSiteStream, key.stream);
+  if (key.size != 0) message.add_uint64(fields::kSiteSize, key.size);
+  if (key.native_stack != 0) message.add_uint32(fields::kSiteNativeStack, key.native_stack);
+  if (key.python_stack != 0) message.add_uint32(fields::kSitePythonStack, key.python_stack);
+  if (key.forward_stack != 0) message.add_uint32(fields::kSiteForwardStack, key.forward_stack);
+  if (key.result != 0) message.add_sint32(fields::kSiteResult, key.result);
+  if (key.address_shift != 0) message.add_uint32(fields::kSiteAddressShift, key.address_shift);
+  if (key.flags != 0) message.add_uint32(fields::kSiteFlags, key.flags);
+  if (key.size_varies != 0) message.add_bool(fields::kSiteSizeVaries, true);
+  ProtoWriter(dictionary_.pending())
+      .add_message(fields::kContentSite, reinterpret_cast<const char*>(message_.data()), message_.size());
+}
+
+void EventEncoder::Begin(bool restart) {
+  restart_ = restart;
+  if (restart) ++restarts_;
+  count_ = 0;
+  first_index_ = next_index_;
+  for (ByteBuffer& column : columns_) column.Clear();
+  memset(not_zero_, 0, sizeof not_zero_);
+}
+
+bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
+  uint64_t optional[5] = {};
+  const auto* words = reinterpret_cast<const uint64_t*>(&event + 1);
+  for (unsigned i = 0; i < 5; ++i) {
+    if ((event.present >> i & 1) != 0) optional[i] = *words++;
+  }
+  const uint32_t kind = event.header.detail;
+  const bool failed = (event.header.flags & kFailed) != 0;
+  const StackIds stack = dictionary_.FindStack(event.stack);
+
+  SiteKey key{};
+  key.stream = optional[2];
+  key.size = event.size;
+  key.thread = thread;
+  key.native_stack = stack.native;
+  key.python_stack = stack.python;
+  key.forward_stack = dictionary_.FindStack(optional[3]).python;
+  key.result = static_cast<int32_t>(optional[4]);
+  key.device = event.device;
+  key.api = event.api;
+  key.flags = event.header.flags;
+  key.kind = static_cast<uint8_t>(kind);
+  key.space = event.space;
+  const bool block = columns::HasTotals(kind);
+  constexpr uint64_t kBlockMask = (uint64_t{1} << kBlockShift) - 1;
+  key.address_shift = block && (event.address & kBlockMask) == 0 ? kBlockShift : 0;
+  if (event.device < -1 || event.device >= kMostDevices) return false;
+  if (block && !devices_.Resize(std::max<size_t>(devices_.size(), static_cast<size_t>(event.device) + 2))) {
+    return false;
+  }
+
+  LiveObject birth{};
+  bool known = false;
+  if (columns::HasLive(kind) && !failed) {
+    known = live_.Take(columns::BirthOf(kind), event.address, event.sequence, &birth);
+  }
+  if (kind == columns::kBlockFree) {
+    // The size of its birth, or an entry of its own: see event_columns.h.
+    key.size = 0;
+    key.size_varies = known && birth.size != event.size;
+  }
+
+  const uint32_t id = FindSite(key);
+  if (id == 0) return false;
+  Site& site = sites_[id - 1];
+  if (columns::BeginsObject(kind) && !failed) {
+    live_.Insert({event.address, next_index_, event.sequence, event.size, kind, 0});
+  }
+
+  const uint64_t time = event.time_ns / 1000;
+  if (count_ == 0) {
+    first_time_ = last_time_ = time;
+    first_sequence_ = event.sequence;
+    last_sequence_ = event.sequence - 1;
+  }
+  Put(kSite, id);
+  Put(kTime, ZigZag(static_cast<int64_t>(time - last_time_)));
+  Put(kSequence, ZigZag(static_cast<int64_t>(event.sequence - last_sequence_ - 1)));
+  last_time_ = time;
+  last_sequence_ = event.sequence;
+
+  if (columns::HasLive(kind)) Put(kLive, known ? next_index_ - birth.index : 0);
+  if (columns::HasAddress(kind) || (columns::HasLive(kind) && !known)) {
+    const uint64_t address = event.address >> site.key.address_shift;
+    Put(kAddress, ZigZag(static_cast<int64_t>(address - site.last_address)));
+    site.last_address = address;
+  }
+  if (site.key.size_varies != 0 || (kind == columns::kBlockFree && !known)) {
+    Put(kSize, ZigZag(static_cast<int64_t>(event.size - site.last_size)));
+    site.last_size = event.size;
+  }
+  if (block) {
+    DeviceTotals& totals = devices_[static_cast<size_t>(event.device + 1)];
+    if (totals.restart != restarts_) totals = {restarts_, 0, 0};
+    const uint64_t change = kind == columns::kBlockAllocate ? event.size
+                            : kind == columns::kBlockFree   ? 0 - event.size
+                                                            : 0;
+    Put(kAllocated, ZigZag(static_cast<int64_t>(optional[0] - (totals.allocated + change))));
+    Put(kReserved, ZigZag(static_cast<int64_t>(optional[1] - totals.reserved)));
+    totals.allocated = optional[0];
+    totals.reserved = optional[1];
+    if (kind == columns::kBlockAllocate && !failed) {
+      ++live_blocks_;
+      live_block_bytes_ += event.size;
+    } else if (known && kind == columns::kBlockFree) {
+      --live_blocks_;
+      live_block_bytes_ -= birth.size;
+    }
+  } else {
+    for (unsigned i = 0; i < 2; ++i) {
+      Put(i == 0 ? kArgument0 : kArgument1,
+          ZigZag(static_cast<int64_t>(optional[i] - site.last_argument[i])));
+      site.last_argument[i] = optional[i];
+    }
+  }
+  ++count_;
+  ++next_index_;
+  return true;
+}
+
+size_t EventEncoder::bytes() const {
+  size_t sum = 0;
+  for (const ByteBuffer& column : columns_) sum += column.size();
+  return sum;
+}
+
+void EventEncoder::Finish(Compressor& compressor, ByteBuffer& out) {
+  if (count_ == 0) return;
+  message_.Clear();
+  ProtoWriter message(message_);
+  message.add_uint32(fields::kEventsCount, count_);
+  message.add_uint64(fields::kEventsFirstIndex, first_index_);
+  message.add_uint64(fields::kEventsFirstTime, first_time_);
+  message.add_uint64(fields::kEventsFirstSequence, first_sequence_);
+  if (restart_) message.add_bool(fields::kEventsRestart, true);
+  for (uint32_t id = 1; id < kColumns; ++id) {
+    const ByteBuffer& column = columns_[id];
+    if (!not_zero_[id]) continue;
+    column_message_.Clear();
+    ProtoWriter part(column_message_);
+    part.add_enum(fields::kColumnId, static_cast<int32_t>(id));
+    const bool smaller = column.size() >= kLeastCompressed && compressor.Compress(column.span(), compressed_);
+    const ByteBuffer& data = smaller ? compressed_ : column;
+    if (smaller) part.add_enum(fields::kColumnCodec, fields::kCodecZstd);
+    part.add_uint32(fields::kColumnRawSize, static_cast<uint32_t>(column.size()));
+    part.add_bytes(fields::kColumnData, reinterpret_cast<const char*>(data.data()), data.size());
+    message.add_message(fields::kEventsColumn, reinterpret_cast<const char*>(column_message_.data()),
+                        column_message_.size());
+  }
+  ProtoWriter(out).add_message(fields::kContentEvents, reinterpret_cast<const char*>(message_.data()),
+                               message_.size());
+}
+
+void EventEncoder::Discard() {
+  live_.ForgetFrom(first_index_);
+  next_index_ = first_index_;
+  count_ = 0;
+}
+
+}  // namespace gpumemtrace::recorder

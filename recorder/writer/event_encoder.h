@@ -1,0 +1,131 @@
+// Turns events into the columns of an Events message (trace.proto; which event has an entry in which column:
+// event_columns.h). Keeps the predictors between packets.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "proto/gpumemtrace/ring_file.h"
+#include "recorder/memory/array.h"
+#include "recorder/memory/hash_index.h"
+#include "recorder/writer/byte_buffer.h"
+#include "recorder/writer/compressor.h"
+#include "recorder/writer/dictionary.h"
+#include "recorder/writer/live_table.h"
+
+namespace gpumemtrace::recorder {
+
+class EventEncoder {
+ public:
+  // `api_names` as given to recorder::Initialize.
+  EventEncoder(Dictionary& dictionary, std::span<const char* const> api_names)
+      : dictionary_(dictionary), api_names_(api_names) {}
+
+  // Starts a packet. With `restart` every predictor begins anew and every site is defined again at its next
+  // use, so that a reader that lost earlier packets can go on here.
+  void Begin(bool restart);
+  // Adds an event; false when it could not be encoded (memory): it is not in the packet then.
+  bool Add(const ring_file::EventRecord& event, uint32_t thread);
+  uint32_t count() const { return count_; }
+  // Bytes of all columns so far, before compression.
+  size_t bytes() const;
+  // Appends the serialized Events message of the packet; nothing when it has no events.
+  void Finish(Compressor& compressor, ByteBuffer& out);
+  // The packet was never written: its events do not count. The next packet must be a restart.
+  void Discard();
+
+  // Of BLOCK_* events so far.
+  uint64_t live_blocks() const { return live_blocks_; }
+  uint64_t live_block_bytes() const { return live_block_bytes_; }
+
+ private:
+  struct SiteKey {
+    uint64_t stream;
+    uint64_t size;
+    uint32_t thread;
+    uint32_t native_stack;
+    uint32_t python_stack;
+    uint32_t forward_stack;
+    int32_t result;
+    int32_t device;
+    uint16_t api;
+    uint16_t flags;
+    uint8_t kind;
+    uint8_t space;
+    uint8_t address_shift;
+    uint8_t size_varies;
+
+    uint64_t Hash() const;
+    bool operator==(const SiteKey&) const = default;
+  };
+  struct Site {
+    SiteKey key;
+    // The restart (counted from 1) after which it was last defined, and for which the predictors hold.
+    uint64_t restart;
+    uint64_t last_address;
+    uint64_t last_size;
+    uint64_t last_argument[2];
+  };
+  struct SizeCount {
+    uint64_t hash;
+    uint32_t sizes;
+    uint32_t reserved;
+  };
+  struct DeviceTotals {
+    uint64_t restart;
+    uint64_t allocated;
+    uint64_t reserved;
+  };
+  // Numbers of ColumnId in trace.proto.
+  enum Column : uint32_t {
+    kSite = 1,
+    kAddress = 2,
+    kLive = 3,
+    kTime = 4,
+    kSequence = 5,
+    kAllocated = 6,
+    kReserved = 7,
+    kArgument0 = 8,
+    kArgument1 = 9,
+    kSize = 10,
+    kColumns = 11,
+  };
+
+  uint32_t FindSite(SiteKey key);
+  void DefineSite(uint32_t id, const SiteKey& key);
+  bool TooManySizes(SiteKey key);
+  void Put(Column column, uint64_t value) {
+    columns_[column].Varint(value);
+    not_zero_[column] |= value != 0;
+  }
+
+  Dictionary& dictionary_;
+  const std::span<const char* const> api_names_;
+
+  Array<Site> sites_;
+  HashIndex site_index_;
+  Array<SizeCount> size_counts_;
+  HashIndex size_count_index_;
+  LiveTable live_;
+  // By ordinal + 1.
+  Array<DeviceTotals> devices_;
+  uint64_t live_blocks_ = 0;
+  uint64_t live_block_bytes_ = 0;
+
+  uint64_t restarts_ = 0;
+  bool restart_ = false;
+  uint64_t next_index_ = 0;
+  uint64_t first_index_ = 0;
+  uint32_t count_ = 0;
+  uint64_t first_time_ = 0;
+  uint64_t first_sequence_ = 0;
+  uint64_t last_time_ = 0;
+  uint64_t last_sequence_ = 0;
+  ByteBuffer columns_[kColumns];
+  bool not_zero_[kColumns] = {};
+  ByteBuffer message_;
+  ByteBuffer column_message_;
+  ByteBuffer compressed_;
+};
+
+}  // namespace gpumemtrace::recorder

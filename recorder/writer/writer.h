@@ -1,0 +1,181 @@
+// Moves records from the rings into the trace: orders events, encodes packets, writes them, and only then
+// gives the space in the rings back. One thread at a time (the drain lock of whoever owns the writer).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "recorder/file/trace_file.h"
+#include "recorder/memory/array.h"
+#include "recorder/rings/ring_table.h"
+#include "recorder/writer/byte_buffer.h"
+#include "recorder/writer/compressor.h"
+#include "recorder/writer/dictionary.h"
+#include "recorder/writer/event_encoder.h"
+
+namespace gpumemtrace::recorder {
+
+// Loss.Cause in trace.proto.
+enum class LossCause : uint8_t { kNoRing = 1, kStorage = 2, kReentered = 3, kFormat = 4 };
+
+// What other threads count and the writer reports.
+struct Losses {
+  std::atomic<uint64_t> events[ring_file::kLossCauses] = {};
+
+  void Add(LossCause cause, uint64_t count) {
+    events[static_cast<size_t>(cause)].fetch_add(count, std::memory_order_relaxed);
+  }
+};
+
+class Writer {
+ public:
+  struct Context {
+    TraceFile& file;
+    RingTable& rings;
+    Losses& losses;
+    // The next sequence number to be given out.
+    const std::atomic<uint64_t>& next_sequence;
+    std::span<const char* const> api_names;
+    uint64_t (*now_ns)();
+    // Memory that the recorder takes, for the statistics.
+    uint64_t (*memory_bytes)();
+  };
+  explicit Writer(const Context& context);
+
+  // Writes the first packet; `header` is a serialized Header. 0 or −errno.
+  int Start(std::span<const uint8_t> header);
+
+  enum class Order {
+    // Leaves events in the rings that an earlier number might still overtake.
+    kExact,
+    // Takes everything: a ring is full, or the process ends. SEQUENCE still tells the true order.
+    kEverything,
+  };
+  // 0 or −errno of the storage. With kEverything what cannot be written is given up and counted as lost.
+  int Drain(Order order);
+
+  // Drains everything and appends the packet that tells an orderly end.
+  int Finish();
+
+  // Facts that come from the recorder itself; they go into the next packet.
+  void AddNote(uint8_t severity, const char* text);
+  void AddInterpreter(uint32_t version, bool free_threaded, bool supported, std::span<const char> reason);
+
+  // Events in the trace so far.
+  uint64_t events_written() const { return events_written_; }
+  uint64_t live_blocks() const { return encoder_.live_blocks(); }
+  uint64_t live_block_bytes() const { return encoder_.live_block_bytes(); }
+  // Bytes in the fullest ring when the last drain began, in 1/256 of its capacity.
+  uint32_t fullest() const { return fullest_; }
+
+ private:
+  // A record with a sequence number.
+  struct Item {
+    uint64_t sequence;
+    // The least sequence number of this and of all later records of the same ring.
+    uint64_t least_to_come;
+    // Where the record begins in its ring.
+    uint64_t begin;
+    uint32_t ring;
+    uint32_t thread;
+    bool encoded;
+  };
+  struct ThreadChange {
+    // Of the ThreadRecord.
+    uint64_t position;
+    uint32_t thread;
+    uint32_t reserved;
+  };
+  struct RingState {
+    // Everything before it has been looked at for definitions.
+    uint64_t parsed = 0;
+    uint64_t head = 0;
+    // Items of the drain that runs: [first, first + total); those from `count` on must wait. Of the others
+    // the first `prefix` are encoded, and `taken` in all.
+    size_t first = 0;
+    uint32_t total = 0;
+    uint32_t count = 0;
+    uint32_t prefix = 0;
+    uint32_t taken = 0;
+    // Consumed by the packet that is being made or waits; consumed by the last packet written; and written
+    // or given up.
+    uint64_t position = 0;
+    uint64_t written = 0;
+    uint64_t settled = 0;
+    // The last one before `settled` and all later ones.
+    Array<ThreadChange> threads;
+    ModuleView modules;
+
+    uint32_t ThreadBefore(uint64_t before) const {
+      uint32_t thread = 0;
+      for (const ThreadChange& change : threads) {
+        if (change.position < before) thread = change.thread;
+      }
+      return thread;
+    }
+  };
+
+  void Collect(Order order);
+  void Parse(RingState& state, uint32_t place);
+  void Define(const ring_file::RecordHeader& record, RingState& state);
+  int EncodeAll();
+  void Encode(Item& item);
+  void EncodeMark(const ring_file::MarkRecord& record, uint32_t thread);
+  void EncodeMemory(const ring_file::DeviceMemoryRecord& record);
+  void AddNote(uint8_t severity, uint64_t time_ns, std::span<const char> text);
+  void EncodeDevice(const ring_file::DeviceRecord& record);
+  void BeginPacket();
+  // Completes the packet and writes it. 0 or −errno; the packet then waits.
+  int EndPacket(bool last);
+  int WritePacket();
+  // Gives the waiting packet up.
+  void GiveUpPacket();
+  // Lets the rings' owners have the space before `position`.
+  void Settle();
+  // Writes definitions of packets that were given up, when they are too many for the next one.
+  int WriteOldDefinitions();
+  int FramePacket();
+  void AddStatistics(ByteBuffer& content);
+  void AddMessage(ByteBuffer& to, uint32_t field, const ByteBuffer& message);
+  RingState& State(uint32_t place) { return *states_[place]; }
+
+  const Context context_;
+  Dictionary dictionary_;
+  EventEncoder encoder_;
+  Compressor compressor_;
+
+  Array<RingState*> states_;
+  Array<Item> items_;
+  // Places in items_, by sequence number.
+  Array<uint32_t> order_;
+  // Rings whose encoded items are not all at the front: no packet may end now.
+  uint32_t open_rings_ = 0;
+
+  // Marks, readings, notes and other messages of the packet that is being made.
+  ByteBuffer others_;
+  ByteBuffer message_;
+  ByteBuffer scratch_;
+  // Definitions and names of the packet, uncompressed, so that they survive when it has to be given up.
+  ByteBuffer definitions_;
+  ByteBuffer names_;
+  ByteBuffer compressed_;
+  ByteBuffer content_;
+  ByteBuffer packet_;
+  bool waiting_ = false;
+  // This packet begins its predictors anew; the next one must.
+  bool restart_ = true;
+  bool restart_next_ = true;
+  uint32_t packets_since_restart_ = 0;
+  uint64_t packet_index_ = 0;
+  uint64_t events_written_ = 0;
+  uint64_t last_statistics_ns_ = 0;
+  uint32_t fullest_ = 0;
+
+  // The gap that the next packet must tell of.
+  uint64_t gap_events_ = 0;
+  int gap_error_ = 0;
+  int last_error_ = 0;
+};
+
+}  // namespace gpumemtrace::recorder
