@@ -6,7 +6,7 @@ add_library(gpumemtrace::options ALIAS gpumemtrace_options)
 target_include_directories(gpumemtrace_options INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_definitions(gpumemtrace_options INTERFACE GPUMEMTRACE_VERSION="${PROJECT_VERSION}")
 target_compile_options(gpumemtrace_options INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-qual -Wconversion -Wno-sign-conversion -Wundef
+  -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -Wcast-qual -Wconversion -Wno-sign-conversion -Wundef
   $<$<BOOL:${GPUMEMTRACE_WARNINGS_AS_ERRORS}>:-Werror>
   -fno-omit-frame-pointer)
 

@@ -1,0 +1,299 @@
+// See original.h.
+#include "interpose/original.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "interpose/elf_image.h"
+#include "recorder/recorder.h"
+
+extern "C" const char __ehdr_start __attribute__((visibility("hidden")));
+extern "C" const char _end __attribute__((visibility("hidden")));
+
+namespace gpumemtrace::interpose {
+namespace {
+
+// The next definition of a libc function after the shim, in load order. Kept per function; found at first
+// use because dlsym may be called before our constructor has run.
+class NextFunction {
+ public:
+  constexpr explicit NextFunction(const char* name) : name_(name) {}
+
+  void* Get() {
+    void* found = found_.load(std::memory_order_acquire);
+    if (found == nullptr) [[unlikely]] {
+      found = Find();
+      found_.store(found, std::memory_order_release);
+    }
+    return found;
+  }
+
+ private:
+  void* Find() const {
+    struct Search {
+      const char* name;
+      bool behind_us;
+      void* found;
+    } search{name_, false, nullptr};
+    VisitImages(
+        [](void* context, const ElfImage& image) {
+          auto* state = static_cast<Search*>(context);
+          if (!state->behind_us) {
+            state->behind_us = image.Contains(&__ehdr_start);
+            return true;
+          }
+          state->found = image.FindFunction(state->name);
+          return state->found == nullptr;
+        },
+        &search);
+    if (search.found == nullptr) {
+      // We were loaded late (not by LD_PRELOAD), so libc stands before us.
+      VisitImages(
+          [](void* context, const ElfImage& image) {
+            auto* state = static_cast<Search*>(context);
+            if (image.Contains(&__ehdr_start)) {
+              return true;
+            }
+            state->found = image.FindFunction(state->name);
+            return state->found == nullptr;
+          },
+          &search);
+    }
+    return search.found;
+  }
+
+  const char* name_;
+  std::atomic<void*> found_{nullptr};
+};
+
+constinit NextFunction next_dlsym("dlsym");
+constinit NextFunction next_dlvsym("dlvsym");
+constinit NextFunction next_dlopen("dlopen");
+constinit NextFunction next_dlmopen("dlmopen");
+constinit NextFunction next_dlclose("dlclose");
+
+// A handle of a loaded object for the length of a scope. The main program has an empty path.
+class LoadedObject {
+ public:
+  explicit LoadedObject(const char* path)
+      : handle_(RealDlopen()(path[0] != '\0' ? path : nullptr, RTLD_LAZY | RTLD_NOLOAD)) {}
+  ~LoadedObject() {
+    if (handle_ != nullptr) {
+      RealDlclose()(handle_);
+    }
+  }
+  LoadedObject(const LoadedObject&) = delete;
+  LoadedObject& operator=(const LoadedObject&) = delete;
+  void* handle() const { return handle_; }
+
+ private:
+  void* handle_;
+};
+
+// dlsym leaves a message for dlerror when it finds nothing; ours must not be taken for the host's.
+void* Quiet(void* found) {
+  if (found == nullptr) {
+    dlerror();
+  }
+  return found;
+}
+
+void* LookUp(void* handle, const char* symbol, const char* version) {
+  void* found = nullptr;
+  if (version != nullptr) {
+    found = Quiet(RealDlvsym()(handle, symbol, version));
+  }
+  if (found == nullptr) {
+    found = Quiet(RealDlsym()(handle, symbol));
+  }
+  return IsOurs(found) ? nullptr : found;
+}
+
+// Remembers, per hook and calling object, what was found. Nodes are written once and never freed; when there
+// are no more, the answer is found anew each time.
+struct CallerNode {
+  uintptr_t start;
+  uintptr_t end;
+  uint64_t unloads;
+  void* original;
+  CallerNode* next;
+};
+constexpr size_t kMaxCallerNodes = 2048;
+CallerNode caller_nodes[kMaxCallerNodes];
+std::atomic<size_t> used_caller_nodes{0};
+std::atomic<CallerNode*> callers[kHookCount];
+
+void* OriginalOfThisCaller(HookId id, const void* return_address) {
+  const auto address = reinterpret_cast<uintptr_t>(return_address);
+  const uint64_t unloads = ReadLoaderCounts().removed;
+  for (const CallerNode* node = callers[Index(id)].load(std::memory_order_acquire); node != nullptr;
+       node = node->next) {
+    // After an unload the same addresses may belong to another library.
+    if (address - node->start < node->end - node->start && node->unloads == unloads) {
+      return node->original;
+    }
+  }
+  void* original = FindWithoutUs(Row(id).symbol, return_address);
+  const ElfImage caller = ImageOf(return_address);
+  if (original == nullptr || !caller.valid()) {
+    return original;
+  }
+  const size_t index = used_caller_nodes.fetch_add(1, std::memory_order_relaxed);
+  if (index >= kMaxCallerNodes) {
+    used_caller_nodes.store(kMaxCallerNodes, std::memory_order_relaxed);
+    return original;
+  }
+  CallerNode* node = &caller_nodes[index];
+  node->start = caller.start();
+  node->end = caller.end();
+  node->unloads = unloads;
+  node->original = original;
+  node->next = callers[Index(id)].load(std::memory_order_relaxed);
+  while (!callers[Index(id)].compare_exchange_weak(node->next, node, std::memory_order_acq_rel)) {
+  }
+  return original;
+}
+
+// libc10.so or libc10_cuda.so, whatever the distribution adds to the name. Found without dlsym: the first
+// call comes while the allocator's mutex is held, and dlsym waits for a dlopen in another thread.
+void* FindInTorch(const char* symbol) {
+  struct Search {
+    const char* symbol;
+    void* found;
+  } search{symbol, nullptr};
+  VisitImages(
+      [](void* context, const ElfImage& image) {
+        auto* state = static_cast<Search*>(context);
+        if (image.Contains(&__ehdr_start)) {
+          return true;
+        }
+        const char* name = BaseName(image.path());
+        if (std::strncmp(name, "libc10", 6) == 0 || std::strncmp(name, "libtorch", 8) == 0) {
+          state->found = image.FindFunction(state->symbol);
+        }
+        return state->found == nullptr;
+      },
+      &search);
+  return search.found;
+}
+
+}  // namespace
+
+DlsymFunction RealDlsym() {
+  return reinterpret_cast<DlsymFunction>(next_dlsym.Get());
+}
+DlvsymFunction RealDlvsym() {
+  return reinterpret_cast<DlvsymFunction>(next_dlvsym.Get());
+}
+DlopenFunction RealDlopen() {
+  return reinterpret_cast<DlopenFunction>(next_dlopen.Get());
+}
+DlmopenFunction RealDlmopen() {
+  return reinterpret_cast<DlmopenFunction>(next_dlmopen.Get());
+}
+DlcloseFunction RealDlclose() {
+  return reinterpret_cast<DlcloseFunction>(next_dlclose.Get());
+}
+
+bool IsOurs(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(&__ehdr_start) <
+         static_cast<uintptr_t>(&_end - &__ehdr_start);
+}
+
+bool IsPreloaded() {
+  // A preload stands before libc in load order; something opened later stands behind it.
+  struct Search {
+    bool found_us;
+  } search{false};
+  VisitImages(
+      [](void* context, const ElfImage& image) {
+        auto* state = static_cast<Search*>(context);
+        if (image.Contains(&__ehdr_start)) {
+          state->found_us = true;
+          return false;
+        }
+        return std::strncmp(BaseName(image.path()), "libc.so", 7) != 0;
+      },
+      &search);
+  return search.found_us;
+}
+
+void* FindWithoutUs(const char* symbol, const void* caller) {
+  const ElfImage image = ImageOf(caller);
+  const char* version = image.valid() ? image.NeededVersion(symbol) : nullptr;
+  // First the global scope behind us. Another preload there comes first, as it would without us; but two
+  // CUDA runtimes of different versions may both be global, and then the caller's version decides.
+  void* next = Quiet(RealDlsym()(RTLD_NEXT, symbol));
+  if (next != nullptr && (version == nullptr || !ImageOf(next).defines_versions())) {
+    return next;
+  }
+  if (version != nullptr) {
+    if (void* exact = Quiet(RealDlvsym()(RTLD_NEXT, symbol, version)); exact != nullptr) {
+      return exact;
+    }
+  }
+  // Then what the caller itself depends on: libraries loaded RTLD_LOCAL are outside the global scope.
+  if (image.valid()) {
+    const LoadedObject object(image.path());
+    if (object.handle() != nullptr) {
+      if (void* local = LookUp(object.handle(), symbol, version); local != nullptr) {
+        return local;
+      }
+    }
+  }
+  return next;
+}
+
+void* OriginalForCaller(HookId id, const void* return_address) {
+  const Library library = Row(id).library;
+  if (library == Library::kRuntime || library == Library::kLibrary) {
+    return OriginalOfThisCaller(id, return_address);
+  }
+  // One driver and one PyTorch per process.
+  std::atomic<void*>& cached = originals[Index(id)][0];
+  void* original = cached.load(std::memory_order_acquire);
+  if (original == nullptr) [[unlikely]] {
+    if (library == Library::kTorch) {
+      original = FindInTorch(Row(id).symbol);
+    } else {
+      original = FindWithoutUs(Row(id).symbol, return_address);
+      if (original == nullptr) {
+        const LoadedObject driver("libcuda.so.1");
+        original = driver.handle() != nullptr ? LookUp(driver.handle(), Row(id).symbol, nullptr) : nullptr;
+      }
+    }
+    cached.store(original, std::memory_order_release);
+  }
+  return original;
+}
+
+uint64_t AnswerWithoutLibrary(HookId id) {
+  switch (Row(id).library) {
+    case Library::kDriver:
+      return 34;  // CUDA_ERROR_STUB_LIBRARY: the program is bound to something that is not a driver.
+    case Library::kRuntime:
+      return 35;  // cudaErrorInsufficientDriver
+    case Library::kLibrary:
+      // CUBLAS_, CUDNN_, CUSPARSE_, CUSOLVER_STATUS_NOT_INITIALIZED and ncclUnhandledCudaError are all 1;
+      // cuFFT and cuRAND call 1 an invalid plan and 101 not initialized, and any non-zero is an error.
+      return 1;
+    case Library::kTorch:
+      return 0;
+  }
+  return 0;
+}
+
+void* SubstituteUnloaded(HookId id, void* original, void* const* entries) {
+  std::atomic<void*>* behind = originals[Index(id)];
+  for (size_t entry = 1; entry < kEntries; ++entry) {
+    void* known = behind[entry].load(std::memory_order_acquire);
+    if (!ImageOf(known).valid() && behind[entry].compare_exchange_strong(known, original)) {
+      return entries[entry];
+    }
+  }
+  return original;
+}
+
+}  // namespace gpumemtrace::interpose

@@ -1,0 +1,37 @@
+// Finds the functions that the shim stands in front of, without changing what anybody else finds.
+#pragma once
+
+#include <cstddef>
+
+#include "interpose/hooks.h"
+
+namespace gpumemtrace::interpose {
+
+// The loader's own functions behind the ones that we export: the next definition after ours in load order,
+// so that another preload that also hooks dlsym is asked and not skipped. Never null in a running process.
+using DlsymFunction = void* (*)(void* handle, const char* name);
+using DlvsymFunction = void* (*)(void* handle, const char* name, const char* version);
+using DlopenFunction = void* (*)(const char* file, int mode);
+using DlmopenFunction = void* (*)(long space, const char* file, int mode);
+using DlcloseFunction = int (*)(void* handle);
+DlsymFunction RealDlsym();
+DlvsymFunction RealDlvsym();
+DlopenFunction RealDlopen();
+DlmopenFunction RealDlmopen();
+DlcloseFunction RealDlclose();
+
+// Whether `address` is inside the shim.
+bool IsOurs(const void* address);
+
+// Whether the shim was loaded before the program started (LD_PRELOAD), and not, say, by NVTX in a child
+// process that inherited only the environment variable.
+bool IsPreloaded();
+
+// What `symbol` would be for the object that contains `caller` if the shim were not there; null when nothing.
+void* FindWithoutUs(const char* symbol, const void* caller);
+
+// Substitute() when all entries are taken: reuses one whose library was unloaded, else gives up and returns
+// `original`, once with a note.
+void* SubstituteUnloaded(HookId id, void* original, void* const* entries);
+
+}  // namespace gpumemtrace::interpose

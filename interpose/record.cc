@@ -1,0 +1,176 @@
+// See record.h.
+#include "interpose/record.h"
+
+#include <time.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "interpose/driver_functions.h"
+#include "interpose/loader.h"
+#include "interpose/torch/autograd.h"
+#include "recorder/recorder.h"
+
+namespace gpumemtrace::interpose {
+namespace {
+
+constexpr int kMaxDevices = 64;
+constexpr uint64_t kOftenNs = 10'000'000;
+constexpr uint64_t kSeldomNs = 1'000'000'000;
+// A capture whose end went past us must not silence the samples for ever.
+constexpr uint64_t kForgottenCaptureNs = 60'000'000'000;
+
+std::atomic<uint64_t> last_sample_ns[kMaxDevices];
+std::atomic<bool> described[kMaxDevices];
+std::atomic<int> captures{0};
+std::atomic<uint64_t> last_capture_ns{0};
+
+uint64_t NowNs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+bool Capturing(uint64_t now) {
+  if (captures.load(std::memory_order_relaxed) <= 0) {
+    return false;
+  }
+  if (now - last_capture_ns.load(std::memory_order_relaxed) < kForgottenCaptureNs) {
+    return true;
+  }
+  captures.store(0, std::memory_order_relaxed);
+  return false;
+}
+
+void Describe(int device) {
+  const DriverFunctions& driver = Driver();
+  int handle = device;
+  if (driver.device_get != nullptr && driver.device_get(&handle, device) != 0) {
+    return;
+  }
+  char name[128] = "";
+  unsigned char uuid[16] = {};
+  size_t total = 0;
+  int version = 0;
+  if (driver.device_get_name != nullptr) {
+    driver.device_get_name(name, sizeof(name), handle);
+  }
+  if (driver.device_get_uuid != nullptr) {
+    driver.device_get_uuid(uuid, handle);
+  }
+  if (driver.device_total_mem != nullptr) {
+    driver.device_total_mem(&total, handle);
+  }
+  if (driver.driver_get_version != nullptr) {
+    driver.driver_get_version(&version);
+  }
+  name[sizeof(name) - 1] = '\0';
+  recorder::RecordDevice(device, name, uuid, total, static_cast<uint32_t>(version), 0);
+}
+
+Event MakeEvent(const Proof& proof, const Facts& facts, Result result) {
+  Event event;
+  event.kind = facts.kind;
+  event.space = facts.space;
+  event.flags = static_cast<uint16_t>(facts.flags | (result != 0 ? recorder::kFailed : recorder::kNoFlags));
+  event.api = proof.api();
+  event.device = static_cast<int16_t>(facts.device);
+  event.result = result;
+  event.address = facts.address;
+  event.size = facts.size;
+  event.argument[0] = facts.argument[0];
+  event.argument[1] = facts.argument[1];
+  event.stream = facts.stream;
+  if (facts.kind == EventKind::kAllocate) {
+    event.forward_stack = torch::ForwardStackOfRunningNode();
+  }
+  return event;
+}
+
+}  // namespace
+
+void Record(const Proof& proof, const Facts& facts, Result result) {
+  const int saved_errno = errno;
+  NoticeLoads();
+  recorder::Record(MakeEvent(proof, facts, result));
+  errno = saved_errno;
+}
+
+Ticket::Ticket(const Proof&) {
+  const int saved_errno = errno;
+  ThreadState& state = thread_state;
+  if (state.runtime_scope != 0 && state.handed_sequence != 0) {
+    sequence_ = state.handed_sequence;
+    state.handed_sequence = 0;
+  } else {
+    sequence_ = recorder::ReserveSequence();
+  }
+  errno = saved_errno;
+}
+
+Ticket::Ticket(HandDown) : hands_down_(true) {
+  const int saved_errno = errno;
+  thread_state.handed_sequence = recorder::ReserveSequence();
+  errno = saved_errno;
+}
+
+Ticket::~Ticket() {
+  const int saved_errno = errno;
+  if (hands_down_) {
+    sequence_ = thread_state.handed_sequence;
+    thread_state.handed_sequence = 0;
+  }
+  if (sequence_ != 0) {
+    recorder::CancelSequence(sequence_);
+  }
+  errno = saved_errno;
+}
+
+void Ticket::Record(const Proof& proof, const Facts& facts, Result result) {
+  const int saved_errno = errno;
+  if (hands_down_) {
+    sequence_ = thread_state.handed_sequence;
+    thread_state.handed_sequence = 0;
+  }
+  Event event = MakeEvent(proof, facts, result);
+  event.sequence = sequence_;
+  sequence_ = 0;
+  recorder::Record(event);
+  errno = saved_errno;
+}
+
+void SampleDevice(int device, bool often) {
+  if (device < 0 || device >= kMaxDevices) {
+    return;
+  }
+  const int saved_errno = errno;
+  const uint64_t now = NowNs();
+  std::atomic<uint64_t>& last = last_sample_ns[device];
+  uint64_t previous = last.load(std::memory_order_relaxed);
+  if (now - previous >= (often ? kOftenNs : kSeldomNs) && !Capturing(now) && CurrentDevice() == device &&
+      last.compare_exchange_strong(previous, now, std::memory_order_relaxed)) {
+    if (!described[device].exchange(true, std::memory_order_relaxed)) {
+      Describe(device);
+    }
+    size_t free = 0;
+    size_t total = 0;
+    const DriverFunctions& driver = Driver();
+    if (driver.mem_get_info != nullptr && driver.mem_get_info(&free, &total) == 0) {
+      recorder::RecordDeviceMemory(device, free, total);
+    }
+  }
+  errno = saved_errno;
+}
+
+void CaptureBegan() {
+  last_capture_ns.store(NowNs(), std::memory_order_relaxed);
+  captures.fetch_add(1, std::memory_order_relaxed);
+}
+
+void CaptureEnded() {
+  if (captures.fetch_sub(1, std::memory_order_relaxed) <= 0) {
+    captures.store(0, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace gpumemtrace::interpose
