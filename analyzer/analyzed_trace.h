@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "analyzer/analyses/analyses.h"
+#include "analyzer/exit_codes.h"
 #include "analyzer/ledger/ledger.h"
 #include "analyzer/symbols/symbolizer.h"
 #include "analyzer/trace/model.h"
@@ -35,5 +36,8 @@ struct AnalyzedTrace {
 
 // Reads and analyzes; look at `read.fault` first.
 std::unique_ptr<AnalyzedTrace> Analyze(const std::string& path, const AnalyzeOptions& options);
+
+// What a command that only reports exits with for this trace.
+int ExitCodeOf(const AnalyzedTrace& trace);
 
 }  // namespace gpumemtrace::analyzer

@@ -11,21 +11,24 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "analyzer/ledger/address_map.h"
 #include "analyzer/trace/model.h"
 #include "analyzer/trace/reader.h"
 
 namespace gpumemtrace::analyzer {
 
 enum class Level : uint8_t {
-  kBlock,        // tensors of a caching allocator
-  kSegment,      // memory that the driver gave; for virtual memory: the physical memory, from its creation until
-                 // the last reference and the last mapping are gone
-  kAlias,        // memory owned elsewhere (IPC, external, imported handles): not part of this process's bytes
+  kBlock,    // tensors of a caching allocator
+  kSegment,  // memory that the driver gave; for virtual memory: the physical memory, from its creation until
+             // the last reference and the last mapping are gone
+  kAlias,    // memory owned elsewhere (IPC, external, imported handles): not part of this process's bytes
   kReservation,  // address space, no memory
   kHandle,       // streams, pools, contexts, graphs, library handles: bytes unknown (size 0)
 };
@@ -36,7 +39,8 @@ enum class ChangeKind : uint8_t {
   kDeath,
   // A caching allocator gave up: `size` is what was asked for. The batch ends after it.
   kOutOfMemory,
-  // A driver call failed: `size` is what was asked for, the result stands in the site. The batch ends after it.
+  // A driver call failed: `size` is what was asked for, the result stands in the site. The batch ends after
+  // it.
   kFailed,
   // Something was freed that is not live: a double free, or born before tracing or in a lost part.
   kUnknownFree,
@@ -63,8 +67,8 @@ struct Change {
   // Blocks: the allocator's totals after the event.
   uint64_t reported_allocated = 0;
   uint64_t reported_reserved = 0;
-  // Dense number of the allocation, stable while it lives, reused afterwards; kNoSlot for failures and unknown
-  // frees. Analyses can keep what they know about live allocations in vectors indexed by it.
+  // Dense number of the allocation, stable while it lives, reused afterwards; kNoSlot for failures and
+  // unknown frees. Analyses can keep what they know about live allocations in vectors indexed by it.
   uint32_t slot = kNoSlot;
   // Where the allocation was made (births and deaths alike); for kUnknownFree where it was freed.
   SiteId site = 0;
@@ -86,6 +90,8 @@ struct Allocation {
   // Blocks, ordinary segments, reservations: the start. Physical memory: the handle.
   uint64_t address = 0;
   uint64_t size = 0;
+  // Ordinary segments: the context they were made in, 0 = the device's primary context or unknown.
+  uint64_t context = 0;
   SiteId site = 0;
   uint32_t segment = kNoSlot;  // of a block
   int32_t device = -1;
@@ -105,6 +111,11 @@ struct AddressRange {
   uint64_t offset = 0;      // of `start` in the physical memory
   bool mapping = false;
 };
+
+// Memory of this space has an address range of its own; arrays have handles, virtual memory has mappings.
+constexpr bool HasAddressRange(Space space) {
+  return space != Space::kArray && space != Space::kVirtual && space != Space::kAlias;
+}
 
 struct Totals {
   uint64_t bytes = 0;
@@ -157,6 +168,8 @@ class LedgerObserver {
   // All changes with a smaller sequence number have been delivered, none with a greater one.
   virtual void OnMark(const Ledger&, const TraceMark&) {}
   virtual void OnDeviceReading(const Ledger&, const DeviceReading&) {}
+  // Every packet, before its events, for parts that the ledger does not interpret.
+  virtual void OnContent(const Ledger&, const Content&) {}
   // A lost part of the trace lies here.
   virtual void OnGap(const Ledger&) {}
   // After the last event.
@@ -175,6 +188,7 @@ class Ledger : public TraceSink {
   void OnEvents(std::span<const TraceEvent> events) override;
   void OnMark(const TraceMark& mark) override;
   void OnDeviceReading(const DeviceReading& reading) override;
+  void OnContent(const Content& content) override;
   void OnGap() override;
   // Call once after ReadTrace.
   void Finish();
@@ -201,17 +215,103 @@ class Ledger : public TraceSink {
   const Anomalies& anomalies() const { return anomalies_; }
 
   uint64_t events() const { return events_; }
+  uint64_t block_events() const { return block_events_; }
   uint64_t first_time_us() const { return first_time_us_; }
   uint64_t last_time_us() const { return last_time_us_; }
 
  private:
+  // Everything that is counted per device.
+  struct DeviceBook {
+    int32_t device = -1;
+    std::array<Totals, kLevelCount> levels;
+    std::array<Totals, kSpaceCount> spaces;  // of level kSegment
+    SelfCheck* check = nullptr;              // once there are blocks
+    // Bytes of the segments in which blocks were seen.
+    uint64_t block_segments = 0;
+    // Blocks that lie in no segment seen: then reserved bytes cannot be checked.
+    uint64_t homeless_blocks = 0;
+    // The next block event sets the running sum: the events before it are lost.
+    bool resynchronize = false;
+  };
+  // What keeps virtual memory or an imported handle alive.
+  struct References {
+    uint64_t handles = 0;
+    uint64_t mapped_bytes = 0;
+  };
+  struct GraphNode {
+    bool allocates = false;
+    int32_t device = -1;
+    SiteId site = 0;
+    uint64_t address = 0;
+    uint64_t size = 0;
+  };
+  struct GraphExecutable {
+    std::vector<GraphNode> nodes;
+    bool free_on_launch = false;
+  };
+
+  DeviceBook& Book(int32_t device);
+  void OnBlockEvent(const TraceEvent& event, const SiteInfo& site);
+  void OnSegmentEvent(const TraceEvent& event, const SiteInfo& site);
+  void AllocateSegment(const TraceEvent& event, const SiteInfo& site);
+  void FreeSegment(const TraceEvent& event, const SiteInfo& site);
+  void CreatePhysical(const TraceEvent& event, const SiteInfo& site);
+  void RetainPhysical(const TraceEvent& event);
+  void ReleasePhysical(const TraceEvent& event, const SiteInfo& site);
+  void Map(const TraceEvent& event, const SiteInfo& site);
+  void Unmap(const TraceEvent& event, const SiteInfo& site);
+  void Import(const TraceEvent& event, const SiteInfo& site);
+  void Instantiate(const TraceEvent& event);
+  void Launch(const TraceEvent& event);
+  void DestroyContext(const TraceEvent& event);
+  void Failed(const TraceEvent& event, const SiteInfo& site);
+
+  // The slot of the object that `event` ends, kNoSlot when it is not known by reference.
+  uint32_t SlotOfObject(const TraceEvent& event) const;
+  uint32_t NewSlot();
+  uint32_t Birth(const TraceEvent& event, SiteId site, int32_t device, Level level, Space space,
+                 uint64_t address, uint64_t size, uint8_t flags);
+  void Death(uint32_t slot, const TraceEvent& event, uint8_t flags);
+  void UnknownFree(const TraceEvent& event, const SiteInfo& site, Level level, uint8_t flags);
+  void AddChange(const TraceEvent& event, ChangeKind kind, uint32_t slot, uint8_t flags);
+  void DropIfUnreferenced(uint32_t slot, const TraceEvent& event);
+  // Ends what the trace still thinks to be live in a range that was given out again.
+  void EvictRange(uint64_t start, uint64_t end, const TraceEvent& event);
+  void EraseRange(absl::btree_map<uint64_t, AddressRange>::iterator range, const TraceEvent& event);
+  void RangesChanged() { range_cache_.fill({}); }
+  const AddressRange* FindRangeCached(uint64_t address) const;
+  // Finds the segment of a block and notes that it belongs to a caching allocator.
+  uint32_t ClaimSegments(DeviceBook& book, uint64_t start, uint64_t size);
+  void CheckBlock(DeviceBook& book, const TraceEvent& event, uint64_t size_change);
+  void Deliver();
+
   const TraceModel& model_;
   std::vector<LedgerObserver*> observers_;
+  std::vector<Change> changes_;
   std::vector<Allocation> allocations_;
+  std::vector<uint32_t> free_slots_;
+  std::vector<uint32_t> slot_of_object_;
   absl::btree_map<uint64_t, AddressRange> ranges_;
+  // Copies of ranges, by bits of the address, so that most block events need no search.
+  mutable std::array<AddressRange, 512> range_cache_;
+  AddressMap blocks_;
+  AddressMap segments_;                                   // ordinary ones, by address; arrays, by handle
+  AddressMap reservations_;                               // by address
+  AddressMap physical_;                                   // by handle; imported memory, too
+  AddressMap handles_;                                    // by handle
+  absl::flat_hash_map<uint32_t, References> references_;  // by slot
+  absl::flat_hash_map<uint64_t, std::vector<GraphNode>> graphs_;
+  absl::flat_hash_map<uint64_t, GraphExecutable> executables_;
+  // Addresses of segments that were freed and not given out since; cleared when it grows large.
+  absl::flat_hash_set<uint64_t> freed_;
+  // Addresses given out again while the trace thought them live: sequence of the new allocation.
+  absl::flat_hash_map<uint64_t, uint64_t> displaced_;
+  std::vector<std::unique_ptr<DeviceBook>> books_;
+  std::array<DeviceBook*, 65> book_of_device_{};  // device + 1, for small numbers
   std::map<int32_t, SelfCheck> self_checks_;
   Anomalies anomalies_;
   uint64_t events_ = 0;
+  uint64_t block_events_ = 0;
   uint64_t first_time_us_ = 0;
   uint64_t last_time_us_ = 0;
 };

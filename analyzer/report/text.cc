@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "analyzer/strings.h"
 
 namespace gpumemtrace::analyzer {
 namespace {
@@ -79,7 +80,7 @@ std::string FormatCount(uint64_t count) {
 }
 
 std::string Plural(uint64_t count, std::string_view noun) {
-  return absl::StrCat(FormatCount(count), " ", noun, count == 1 ? "" : "s");
+  return absl::StrCat(FormatCount(count), " ", Part(noun), count == 1 ? "" : "s");
 }
 
 std::string FormatDuration(uint64_t microseconds) {
@@ -139,15 +140,19 @@ void TextWriter::Heading(std::string_view title) {
   absl::StrAppend(&text_, Bold(title), "\n");
 }
 
-void TextWriter::Line(std::string_view text) { absl::StrAppend(&text_, text, "\n"); }
+void TextWriter::Line(std::string_view text) {
+  absl::StrAppend(&text_, Part(text), "\n");
+}
 
-void TextWriter::Blank() { text_ += '\n'; }
+void TextWriter::Blank() {
+  text_ += '\n';
+}
 
 void TextWriter::Field(std::string_view label, std::string_view text) {
   constexpr size_t kLabelWidth = 14;
   const size_t width = DisplayWidth(label);
-  absl::StrAppend(&text_, "  ", label, std::string(width < kLabelWidth ? kLabelWidth - width : 1, ' '), text,
-                  "\n");
+  absl::StrAppend(&text_, "  ", Part(label), std::string(width < kLabelWidth ? kLabelWidth - width : 1, ' '),
+                  Part(text), "\n");
 }
 
 void TextWriter::Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
@@ -172,7 +177,7 @@ void TextWriter::Table(const std::vector<std::vector<std::string>>& rows, const 
 
 std::string TextWriter::Style(std::string_view text, std::string_view code) const {
   if (!options_.color) return std::string(text);
-  return absl::StrCat("\x1b[", code, "m", text, "\x1b[0m");
+  return absl::StrCat("\x1b[", Part(code), "m", Part(text), "\x1b[0m");
 }
 
 }  // namespace gpumemtrace::analyzer

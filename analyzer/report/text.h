@@ -22,7 +22,8 @@ std::string Plural(uint64_t count, std::string_view noun);
 std::string FormatDuration(uint64_t microseconds);
 // "41.3 %" of a whole; "–" when the whole is 0.
 std::string FormatPercent(uint64_t part, uint64_t whole);
-// Control characters and invalid UTF-8 of names found in traces, made visible: they must not reach a terminal.
+// Control characters and invalid UTF-8 of names found in traces, made visible: they must not reach a
+// terminal.
 std::string Printable(std::string_view bytes);
 // At most `width` columns; the middle of long text gives way to "…".
 std::string Shorten(std::string_view text, size_t width);
@@ -41,7 +42,8 @@ class TextWriter {
   void Blank();
   // "  label   text", labels padded to a common width of 14.
   void Field(std::string_view label, std::string_view text);
-  // Rows of equal length; columns are aligned, numeric ones (those in `right`) to the right. Two spaces between.
+  // Rows of equal length; columns are aligned, numeric ones (those in `right`) to the right. Two spaces
+  // between.
   void Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
              size_t indent = 2);
 

@@ -71,8 +71,9 @@ class Symbolizer {
   std::unique_ptr<Implementation> implementation_;
 };
 
-// Line of the instruction at byte offset `instruction` in a Python code object; 0 when the table gives none.
-// Tables of CPython 3.8 to 3.14.
+// Line of the instruction at byte offset `instruction` in a Python code object; 0 when the table gives none,
+// the first line of the function when the instruction or the table is unknown. Understands the tables of
+// CPython 3.8 to 3.14.
 uint32_t PythonLine(const CodeObjectInfo& code, int32_t instruction);
 
 }  // namespace gpumemtrace::analyzer

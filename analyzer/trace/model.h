@@ -54,7 +54,9 @@ enum class EventKind : uint8_t {
   kBlockOutOfMemory = 42,
 };
 
-constexpr bool IsBlock(EventKind kind) { return kind >= EventKind::kBlockAllocate; }
+constexpr bool IsBlock(EventKind kind) {
+  return kind >= EventKind::kBlockAllocate;
+}
 
 // Values of gpumemtrace.Space in trace.proto.
 enum class Space : uint8_t {

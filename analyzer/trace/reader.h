@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "analyzer/trace/model.h"
 
 namespace gpumemtrace::analyzer {
@@ -24,6 +23,8 @@ class TraceSink {
   virtual void OnEvents(std::span<const TraceEvent> events) = 0;
   virtual void OnMark(const TraceMark&) {}
   virtual void OnDeviceReading(const DeviceReading&) {}
+  // Every packet, after its definitions and before its events, for parts that the reader does not interpret.
+  virtual void OnContent(const Content&) {}
   // A part of the trace is missing here: what was live before may have been freed in it.
   virtual void OnGap() {}
 };
@@ -48,12 +49,13 @@ struct DamageReport {
 // What was found in the rings of a process that did not end in order.
 struct RecoveryReport {
   enum class State : uint8_t {
-    kNotNeeded,     // the trace ends in order
-    kRead,          // rings were read
-    kNoRingFile,    // no ring file was named or it is gone; what it held is lost (or the process runs elsewhere)
-    kForeign,       // the file belongs to another run (key or boot id differ)
-    kDamaged,       // rings were read in part
-    kUnreadable,    // no permission, I/O error
+    kNotNeeded,   // the trace ends in order
+    kRead,        // rings were read
+    kNoRingFile,  // no ring file was named or it is gone; what it held is lost (or the process runs
+                  // elsewhere)
+    kForeign,     // the file belongs to another run (key or boot id differ)
+    kDamaged,     // rings were read in part
+    kUnreadable,  // no permission, I/O error
   };
   State state = State::kNotNeeded;
   std::string path;

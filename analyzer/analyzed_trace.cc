@@ -1,0 +1,34 @@
+#include "analyzer/analyzed_trace.h"
+
+namespace gpumemtrace::analyzer {
+
+AnalyzedTrace::AnalyzedTrace(const AnalyzeOptions& options)
+    : ledger(model), symbols(model, options.symbols), analyses(ledger, options.analyses) {}
+
+std::unique_ptr<AnalyzedTrace> Analyze(const std::string& path, const AnalyzeOptions& options) {
+  auto trace = std::make_unique<AnalyzedTrace>(options);
+  trace->path = path;
+  trace->read = ReadTrace(path, options.reader, trace->model, trace->ledger);
+  trace->ledger.Finish();
+  if (trace->read.fault == TraceFault::kNone) trace->analyses.Conclude(trace->symbols);
+  return trace;
+}
+
+int ExitCodeOf(const AnalyzedTrace& trace) {
+  switch (trace.read.fault) {
+    case TraceFault::kCannotRead:
+      return kExitCannotRead;
+    case TraceFault::kNotATrace:
+      return kExitNotATrace;
+    case TraceFault::kNewerVersion:
+      return kExitNewerVersion;
+    case TraceFault::kNone:
+      break;
+  }
+  const RecoveryReport::State state = trace.read.recovery.state;
+  const bool rings_damaged =
+      state == RecoveryReport::State::kDamaged || state == RecoveryReport::State::kUnreadable;
+  return trace.read.damage.any() || rings_damaged ? kExitDamaged : kExitOk;
+}
+
+}  // namespace gpumemtrace::analyzer

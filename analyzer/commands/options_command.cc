@@ -1,0 +1,86 @@
+// `gpumem-analyze options`: the recorder's options, from the table that the recorder itself parses.
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "analyzer/commands/commands.h"
+#include "analyzer/exit_codes.h"
+#include "gpumemtrace/options.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+// Words of a paragraph on lines of at most `width` columns.
+std::string Wrap(const std::string& text, size_t indent, size_t width) {
+  std::string out;
+  size_t column = 0;
+  for (const std::string word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    if (column != 0 && column + 1 + word.size() > width) {
+      out += '\n';
+      column = 0;
+    }
+    if (column == 0) {
+      out.append(indent, ' ');
+      column = indent;
+    } else {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out + "\n";
+}
+
+std::string Describe(const options::Option& option) {
+  std::string out = absl::StrCat(option.name, "=");
+  const std::string choices = option.choices;
+  switch (option.type) {
+    case options::Type::kSwitch:
+      absl::StrAppend(&out, "0|1");
+      break;
+    case options::Type::kNumber:
+      absl::StrAppend(&out, "<", option.least, "…", option.greatest, ">");
+      break;
+    case options::Type::kBytes:
+      absl::StrAppend(&out, "<bytes, e.g. 64K, 2G>");
+      break;
+    case options::Type::kChoice:
+      absl::StrAppend(&out, choices);
+      break;
+    case options::Type::kSet:
+      absl::StrAppend(&out, "all or any of these, with commas");
+      break;
+    case options::Type::kText:
+      absl::StrAppend(&out, "<text>");
+      break;
+  }
+  if (*option.default_value != '\0') absl::StrAppend(&out, "   (default ", option.default_value, ")");
+  out += '\n';
+  out += Wrap(option.text, 6, 100);
+  if (option.type == options::Type::kSet) {
+    out += Wrap(absl::StrCat("Kinds: ", absl::StrJoin(absl::StrSplit(choices, ','), ", "), "."), 6, 100);
+  }
+  return out;
+}
+
+int Run() {
+  std::string out =
+      "Options of the recorder, set in the environment of the traced program:\n"
+      "  LD_PRELOAD=libgpumemtrace.so GPUMEMTRACE_OUT=/data/%h.%p.pb python train.py\n\n";
+  for (const options::Option& option : options::kOptions) absl::StrAppend(&out, Describe(option), "\n");
+  std::fputs(out.c_str(), stdout);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddOptionsCommand(CLI::App& app, CommandContext& context) {
+  CLI::App* command =
+      app.add_subcommand("options", "List the options of the recorder (environment variables)");
+  command->callback([&context] { context.run = Run; });
+}
+
+}  // namespace gpumemtrace::analyzer

@@ -1,0 +1,272 @@
+#include "analyzer/ledger/ledger.h"
+
+#include <algorithm>
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+constexpr size_t kBatchChanges = 1024;
+constexpr size_t kMaxFreedAddresses = 1u << 20;
+
+void Add(Totals& totals, uint64_t size, const TraceEvent& event) {
+  totals.bytes += size;
+  ++totals.count;
+  ++totals.births;
+  totals.born_bytes += size;
+  if (totals.bytes > totals.peak_bytes) {
+    totals.peak_bytes = totals.bytes;
+    totals.peak_index = event.index;
+    totals.peak_time_us = event.time_us;
+  }
+}
+
+void Remove(Totals& totals, uint64_t size) {
+  totals.bytes -= size;
+  --totals.count;
+  ++totals.deaths;
+}
+
+const Totals kNoTotals;
+
+}  // namespace
+
+Ledger::Ledger(const TraceModel& model) : model_(model) {
+  changes_.reserve(kBatchChanges + 16);
+}
+Ledger::~Ledger() = default;
+
+Ledger::DeviceBook& Ledger::Book(int32_t device) {
+  const size_t index = static_cast<size_t>(device + int64_t{1});
+  const bool small = index < book_of_device_.size();
+  if (small && book_of_device_[index] != nullptr) return *book_of_device_[index];
+  for (const std::unique_ptr<DeviceBook>& book : books_) {
+    if (book->device == device) return *book;
+  }
+  books_.push_back(std::make_unique<DeviceBook>());
+  books_.back()->device = device;
+  if (small) book_of_device_[index] = books_.back().get();
+  return *books_.back();
+}
+
+std::vector<int32_t> Ledger::devices() const {
+  std::vector<int32_t> devices;
+  for (const std::unique_ptr<DeviceBook>& book : books_) devices.push_back(book->device);
+  std::sort(devices.begin(), devices.end());
+  return devices;
+}
+
+const Totals& Ledger::totals(Level level, int32_t device) const {
+  for (const std::unique_ptr<DeviceBook>& book : books_) {
+    if (book->device == device) return book->levels[static_cast<size_t>(level)];
+  }
+  return kNoTotals;
+}
+
+const Totals& Ledger::segment_totals(Space space, int32_t device) const {
+  for (const std::unique_ptr<DeviceBook>& book : books_) {
+    if (book->device == device) return book->spaces[static_cast<size_t>(space)];
+  }
+  return kNoTotals;
+}
+
+const AddressRange* Ledger::FindRange(uint64_t address) const {
+  auto after = ranges_.upper_bound(address);
+  if (after == ranges_.begin()) return nullptr;
+  --after;
+  return address < after->second.end ? &after->second : nullptr;
+}
+
+const AddressRange* Ledger::FindRangeCached(uint64_t address) const {
+  // Segments of caching allocators are multiples of 2 MiB.
+  AddressRange& cached = range_cache_[(address >> 21) % range_cache_.size()];
+  if (address >= cached.start && address < cached.end) return &cached;
+  const AddressRange* range = FindRange(address);
+  if (range != nullptr) cached = *range;
+  return range;
+}
+
+uint64_t Ledger::MappedBytes(uint32_t slot) const {
+  const auto found = references_.find(slot);
+  return found == references_.end() ? 0 : found->second.mapped_bytes;
+}
+
+uint32_t Ledger::NewSlot() {
+  if (!free_slots_.empty()) {
+    const uint32_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    return slot;
+  }
+  allocations_.emplace_back();
+  return static_cast<uint32_t>(allocations_.size() - 1);
+}
+
+uint32_t Ledger::SlotOfObject(const TraceEvent& event) const {
+  if (event.object == kNoSlot || event.object >= slot_of_object_.size()) return kNoSlot;
+  const uint32_t slot = slot_of_object_[event.object];
+  if (slot == kNoSlot || !allocations_[slot].live || allocations_[slot].birth_index != event.birth_index) {
+    return kNoSlot;  // it ended without a free
+  }
+  return slot;
+}
+
+void Ledger::AddChange(const TraceEvent& event, ChangeKind kind, uint32_t slot, uint8_t flags) {
+  Change& change = changes_.emplace_back();
+  const Allocation& allocation = allocations_[slot];
+  change.index = event.index;
+  change.sequence = event.sequence;
+  change.time_us = event.time_us;
+  change.address = allocation.address;
+  change.size = allocation.size;
+  change.birth_index = allocation.birth_index;
+  change.birth_time_us = allocation.birth_time_us;
+  change.slot = slot;
+  change.site = allocation.site;
+  change.cause = event.site;
+  change.segment = allocation.segment;
+  change.device = allocation.device;
+  change.kind = kind;
+  change.level = allocation.level;
+  change.space = allocation.space;
+  change.flags = flags;
+  if (allocation.level == Level::kBlock) {
+    change.reported_allocated = event.argument[0];
+    change.reported_reserved = event.argument[1];
+  }
+}
+
+uint32_t Ledger::Birth(const TraceEvent& event, SiteId site, int32_t device, Level level, Space space,
+                       uint64_t address, uint64_t size, uint8_t flags) {
+  const uint32_t slot = NewSlot();
+  Allocation& allocation = allocations_[slot];
+  allocation = {};
+  allocation.birth_index = event.index;
+  allocation.birth_sequence = event.sequence;
+  allocation.birth_time_us = event.time_us;
+  allocation.address = address;
+  allocation.size = size;
+  allocation.site = site;
+  allocation.device = device;
+  allocation.level = level;
+  allocation.space = space;
+  allocation.live = true;
+  allocation.estimated_size = (flags & kChangeEstimatedSize) != 0;
+  if (event.object != kNoSlot) {
+    if (event.object >= slot_of_object_.size()) slot_of_object_.resize(event.object + size_t{1}, kNoSlot);
+    slot_of_object_[event.object] = slot;
+  }
+  DeviceBook& book = Book(device);
+  Add(book.levels[static_cast<size_t>(level)], size, event);
+  if (level == Level::kSegment) Add(book.spaces[static_cast<size_t>(space)], size, event);
+  if (level != Level::kBlock) AddChange(event, ChangeKind::kBirth, slot, flags);
+  return slot;
+}
+
+void Ledger::Death(uint32_t slot, const TraceEvent& event, uint8_t flags) {
+  Allocation& allocation = allocations_[slot];
+  AddChange(event, ChangeKind::kDeath, slot, flags);
+  allocation.live = false;
+  DeviceBook& book = Book(allocation.device);
+  Remove(book.levels[static_cast<size_t>(allocation.level)], allocation.size);
+  switch (allocation.level) {
+    case Level::kBlock:
+      blocks_.Erase(allocation.address, slot);
+      if (allocation.segment == kNoSlot) --book.homeless_blocks;
+      break;
+    case Level::kSegment:
+      Remove(book.spaces[static_cast<size_t>(allocation.space)], allocation.size);
+      if (allocation.holds_blocks) book.block_segments -= allocation.size;
+      if (allocation.space == Space::kVirtual) {
+        references_.erase(slot);
+        break;
+      }
+      segments_.Erase(allocation.address, slot);
+      if (freed_.size() >= kMaxFreedAddresses) freed_.clear();
+      freed_.insert(allocation.address);
+      if (HasAddressRange(allocation.space)) {
+        const auto range = ranges_.find(allocation.address);
+        if (range != ranges_.end() && range->second.slot == slot) {
+          ranges_.erase(range);
+          RangesChanged();
+        }
+      }
+      break;
+    case Level::kAlias:
+      references_.erase(slot);
+      physical_.Erase(allocation.address, slot);
+      break;
+    case Level::kReservation:
+      reservations_.Erase(allocation.address, slot);
+      break;
+    case Level::kHandle:
+      handles_.Erase(allocation.address, slot);
+      break;
+  }
+  free_slots_.push_back(slot);
+}
+
+void Ledger::UnknownFree(const TraceEvent& event, const SiteInfo& site, Level level, uint8_t flags) {
+  ++anomalies_.unknown_frees;
+  if ((flags & kChangeDoubleFree) != 0) ++anomalies_.double_frees;
+  Change& change = changes_.emplace_back();
+  change.index = event.index;
+  change.sequence = event.sequence;
+  change.time_us = event.time_us;
+  change.address = event.address;
+  change.size = event.size;
+  change.site = event.site;
+  change.cause = event.site;
+  change.device = site.device;
+  change.kind = ChangeKind::kUnknownFree;
+  change.level = level;
+  change.space = site.space;
+  change.flags = flags;
+}
+
+void Ledger::OnEvents(std::span<const TraceEvent> events) {
+  if (events.empty()) return;
+  if (events_ == 0) first_time_us_ = events.front().time_us;
+  events_ += events.size();
+  for (const TraceEvent& event : events) {
+    const SiteInfo& site = model_.Site(event.site);
+    if (IsBlock(event.kind)) {
+      OnBlockEvent(event, site);
+    } else {
+      OnSegmentEvent(event, site);
+    }
+    if (changes_.size() >= kBatchChanges) Deliver();
+  }
+  last_time_us_ = std::max(last_time_us_, events.back().time_us);
+  Deliver();
+}
+
+void Ledger::Deliver() {
+  if (changes_.empty()) return;
+  for (LedgerObserver* observer : observers_) observer->OnChanges(*this, changes_);
+  changes_.clear();
+}
+
+void Ledger::OnMark(const TraceMark& mark) {
+  for (LedgerObserver* observer : observers_) observer->OnMark(*this, mark);
+}
+
+void Ledger::OnDeviceReading(const DeviceReading& reading) {
+  Book(reading.device);
+  for (LedgerObserver* observer : observers_) observer->OnDeviceReading(*this, reading);
+}
+
+void Ledger::OnContent(const Content& content) {
+  for (LedgerObserver* observer : observers_) observer->OnContent(*this, content);
+}
+
+void Ledger::OnGap() {
+  ++anomalies_.gaps;
+  for (const std::unique_ptr<DeviceBook>& book : books_) book->resynchronize = true;
+  for (LedgerObserver* observer : observers_) observer->OnGap(*this);
+}
+
+void Ledger::Finish() {
+  Deliver();
+  for (LedgerObserver* observer : observers_) observer->OnEnd(*this);
+}
+
+}  // namespace gpumemtrace::analyzer

@@ -1,0 +1,275 @@
+#include "analyzer/trace/event_decoder.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "analyzer/trace/framing.h"
+#include "gpumemtrace/event_columns.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+// Events handed over at once: small enough to stay in the second-level cache.
+constexpr size_t kBatchEvents = 1024;
+
+TraceMark ToMark(const Mark& mark) {
+  return {.kind = mark.kind(),
+          .source = mark.source(),
+          .thread = mark.thread(),
+          .text = mark.text(),
+          .domain = mark.domain(),
+          .sequence = mark.sequence(),
+          .time_us = mark.time_us(),
+          .number = mark.number()};
+}
+
+DeviceReading ToReading(const DeviceMemory& memory) {
+  return {.device = memory.device(),
+          .sequence = memory.sequence(),
+          .time_us = memory.time_us(),
+          .free = memory.free(),
+          .total = memory.total()};
+}
+
+}  // namespace
+
+EventDecoder::EventDecoder(TraceModel& model, TraceSink& sink, DamageReport& damage)
+    : model_(model), sink_(sink), damage_(damage) {
+  buffer_.reserve(kBatchEvents);
+}
+
+void EventDecoder::SiteDefined(SiteId id) {
+  if (id >= sites_.size()) sites_.resize(std::max<size_t>(id + size_t{1}, model_.sites.size()));
+  const SiteInfo& info = model_.Site(id);
+  HotSite& site = sites_[id];
+  const uint32_t kind = static_cast<uint32_t>(info.kind);
+  site.size = info.size;
+  site.kind = info.kind;
+  site.shift = info.address_shift;
+  site.size_varies = info.size_varies;
+  site.failed = info.failed();
+  site.begins = event_columns::BeginsObject(kind) && !site.failed;
+  site.has_live = event_columns::HasLive(kind);
+  site.has_address = event_columns::HasAddress(kind);
+  const auto [it, inserted] = device_index_.try_emplace(info.device, static_cast<uint32_t>(devices_.size()));
+  if (inserted) devices_.emplace_back();
+  site.device = it->second;
+}
+
+void EventDecoder::Lost(uint64_t events, uint64_t offset, const std::string& fault) {
+  damage_.events_lost += events;
+  PacketFramer::NoteDamage(damage_, offset, fault);
+}
+
+void EventDecoder::Decode(const ReadyPacket& packet) {
+  const Content& content = packet.content();
+  interruptions_.clear();
+  next_interruption_ = 0;
+  for (const Mark& mark : content.mark()) interruptions_.emplace_back(mark.sequence(), ToMark(mark));
+  for (const DeviceMemory& memory : content.device_memory()) {
+    interruptions_.emplace_back(memory.sequence(), ToReading(memory));
+  }
+  std::stable_sort(interruptions_.begin(), interruptions_.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (content.has_events()) DecodeEvents(packet);
+  Flush();
+}
+
+void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
+  const Events& events = packet.content().events();
+  VarintCursor site_column = packet.Column(gpumemtrace::SITE);
+  VarintCursor address_column = packet.Column(gpumemtrace::ADDRESS);
+  VarintCursor live_column = packet.Column(gpumemtrace::LIVE);
+  VarintCursor time_column = packet.Column(gpumemtrace::TIME);
+  VarintCursor sequence_column = packet.Column(gpumemtrace::SEQUENCE);
+  VarintCursor allocated_column = packet.Column(gpumemtrace::ALLOCATED);
+  VarintCursor reserved_column = packet.Column(gpumemtrace::RESERVED);
+  VarintCursor argument_0_column = packet.Column(gpumemtrace::ARGUMENT_0);
+  VarintCursor argument_1_column = packet.Column(gpumemtrace::ARGUMENT_1);
+  VarintCursor size_column = packet.Column(gpumemtrace::SIZE);
+
+  const uint64_t count = events.count();
+  // An overflow of the index would make every birth findable twice; no trace is that long.
+  if (events.first_index() < next_index_ || events.first_index() > (uint64_t{1} << 62)) {
+    Lost(count, packet.offset, "a packet repeats events that were already read");
+    return;
+  }
+  if (events.first_index() > next_index_) {
+    Lost(events.first_index() - next_index_, packet.offset, "events are missing");
+    needs_restart_ = true;
+    Flush();
+    sink_.OnGap();
+  }
+  next_index_ = events.first_index();
+  if (events.restart()) {
+    needs_restart_ = false;
+    ++epoch_;
+    std::fill(devices_.begin(), devices_.end(), DeviceTotals{});
+  }
+  if (needs_restart_) {
+    Lost(count, packet.offset, "events cannot be decoded without a lost packet");
+    next_index_ += count;
+    Flush();
+    sink_.OnGap();
+    return;
+  }
+
+  uint64_t time = events.first_time_us();
+  uint64_t sequence = events.first_sequence() - 1;
+  const char* fault = nullptr;
+  uint64_t done = 0;
+  for (; done < count; ++done) {
+    const SiteId id = static_cast<SiteId>(site_column.Next());
+    if (id >= sites_.size() || sites_[id].kind == EventKind::kUnspecified || site_column.exhausted()) {
+      fault = "an event refers to a definition that is missing";
+      break;
+    }
+    HotSite& site = sites_[id];
+    if (site.epoch != epoch_) {
+      site.epoch = epoch_;
+      site.last_address = 0;
+      site.last_size = 0;
+      site.last_argument[0] = 0;
+      site.last_argument[1] = 0;
+    }
+    TraceEvent& event = buffer_.emplace_back();
+    event.index = next_index_++;
+    event.site = id;
+    event.kind = site.kind;
+    event.time_us = time += time_column.NextZigzag();
+    event.sequence = sequence += sequence_column.NextZigzag() + 1;
+    event.size = site.size;
+
+    bool by_address = site.has_address;
+    bool has_size = site.size_varies;
+    const BirthTable::Birth* birth = nullptr;
+    if (site.has_live) {
+      const uint64_t distance = live_column.Next();
+      if (distance == 0) {
+        by_address = true;
+        has_size = has_size || site.kind == EventKind::kBlockFree;
+      } else {
+        event.birth_index = event.index - distance;
+        birth = births_.Find(event.birth_index);
+        if (birth != nullptr) {
+          event.object = birth->object;
+          event.address = birth->address;
+          event.size = birth->size;
+        }
+      }
+    }
+    if (by_address) {
+      site.last_address += address_column.NextZigzag();
+      event.address = site.last_address << site.shift;
+    }
+    if (has_size) {
+      site.last_size += size_column.NextZigzag();
+      event.size = site.last_size;
+    }
+    if (IsBlock(site.kind)) {
+      DeviceTotals& totals = devices_[site.device];
+      const uint64_t change = site.kind == EventKind::kBlockAllocate ? event.size
+                              : site.kind == EventKind::kBlockFree   ? 0 - event.size
+                                                                     : 0;
+      event.argument[0] = totals.allocated += change + allocated_column.NextZigzag();
+      event.argument[1] = totals.reserved += reserved_column.NextZigzag();
+    } else {
+      event.argument[0] = site.last_argument[0] += argument_0_column.NextZigzag();
+      event.argument[1] = site.last_argument[1] += argument_1_column.NextZigzag();
+    }
+    if (site.begins) {
+      event.object = births_.Insert(event.index, event.address, event.size, id);
+    } else if (birth != nullptr && !site.failed) {
+      births_.Erase(birth);
+    }
+    if (buffer_.size() == kBatchEvents) Flush();
+  }
+  if (fault == nullptr &&
+      (time_column.exhausted() || sequence_column.exhausted() || live_column.exhausted() ||
+       address_column.exhausted() || allocated_column.exhausted() || reserved_column.exhausted() ||
+       argument_0_column.exhausted() || argument_1_column.exhausted() || size_column.exhausted())) {
+    fault = "the columns of a packet do not fit together";
+  }
+  if (fault != nullptr) {
+    Lost(count - done, packet.offset, fault);
+    ++damage_.packets_lost;
+    next_index_ += count - done;
+    needs_restart_ = true;
+    Flush();
+    sink_.OnGap();
+  }
+}
+
+void EventDecoder::Flush() {
+  std::span<const TraceEvent> rest = buffer_;
+  // Interruptions that belong between events of this batch. Events are in order but for late frees, so the
+  // first greater sequence number is the place.
+  while (next_interruption_ < interruptions_.size()) {
+    const auto& [sequence, what] = interruptions_[next_interruption_];
+    size_t before = 0;
+    while (before < rest.size() && rest[before].sequence < sequence) ++before;
+    if (before == rest.size() && buffer_.size() == kBatchEvents) break;  // more events may come before it
+    if (before != 0) sink_.OnEvents(rest.first(before));
+    rest = rest.subspan(before);
+    if (const TraceMark* mark = std::get_if<TraceMark>(&what)) {
+      sink_.OnMark(*mark);
+    } else {
+      sink_.OnDeviceReading(std::get<DeviceReading>(what));
+    }
+    ++next_interruption_;
+  }
+  if (!rest.empty()) sink_.OnEvents(rest);
+  buffer_.clear();
+}
+
+void EventDecoder::IndexBirths() {
+  births_indexed_ = true;
+  births_.ForEach([this](const BirthTable::Birth& birth) {
+    uint64_t& index =
+        birth_by_address_.try_emplace({static_cast<uint32_t>(model_.Site(birth.site).kind), birth.address}, 0)
+            .first->second;
+    index = std::max(index, birth.index);
+  });
+}
+
+void EventDecoder::Append(TraceEvent event) {
+  if (!births_indexed_) IndexBirths();
+  if (event.site >= sites_.size()) SiteDefined(event.site);
+  const HotSite& site = sites_[event.site];
+  event.index = next_index_++;
+  const uint32_t kind = static_cast<uint32_t>(event.kind);
+  if (site.has_live) {
+    const auto found = birth_by_address_.find({event_columns::BirthOf(kind), event.address});
+    if (found != birth_by_address_.end()) {
+      event.birth_index = found->second;
+      if (const BirthTable::Birth* birth = births_.Find(found->second)) {
+        event.object = birth->object;
+        event.size = birth->size;
+        if (!site.failed) births_.Erase(birth);
+      }
+      if (!site.failed) birth_by_address_.erase(found);
+    }
+  } else if (site.begins) {
+    event.object = births_.Insert(event.index, event.address, event.size, event.site);
+    birth_by_address_[{kind, event.address}] = event.index;
+  }
+  buffer_.push_back(event);
+  if (buffer_.size() == kBatchEvents) {
+    sink_.OnEvents(buffer_);
+    buffer_.clear();
+  }
+}
+
+void EventDecoder::AppendMark(const TraceMark& mark) {
+  if (!buffer_.empty()) sink_.OnEvents(buffer_);
+  buffer_.clear();
+  sink_.OnMark(mark);
+}
+
+void EventDecoder::AppendReading(const DeviceReading& reading) {
+  if (!buffer_.empty()) sink_.OnEvents(buffer_);
+  buffer_.clear();
+  sink_.OnDeviceReading(reading);
+}
+
+}  // namespace gpumemtrace::analyzer
