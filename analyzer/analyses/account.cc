@@ -1,0 +1,285 @@
+#include "analyzer/analyses/account.h"
+
+#include <algorithm>
+#include <map>
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+// Peak of a device as people mean it: of the program's tensors where an allocator reports them.
+Peak MainPeak(const DeviceState& device) {
+  return device.peak[kBlockPeak].bytes != 0 ? kBlockPeak : kSegmentPeak;
+}
+
+// Sums up segments and blocks of a device, now or at a peak.
+Account Sum(Collector& collector, const DeviceState& device, bool at_peak, Peak which) {
+  Account account;
+  uint64_t allocator = 0;
+  std::map<std::string, NamedShare> libraries;
+  for (OriginId id = 0; id < collector.usage().size(); ++id) {
+    const Origin& origin = collector.origins()[id];
+    if (origin.device != device.device) continue;
+    const Usage& usage = collector.usage()[id];
+    const uint64_t bytes = at_peak ? usage.BytesAt(which, device.epoch[which]) : usage.bytes;
+    if (bytes == 0) continue;
+    const uint64_t count = at_peak ? usage.CountAt(which, device.epoch[which]) : usage.count;
+    if (origin.level == Level::kBlock) {
+      account.blocks += bytes;
+    } else if (origin.level == Level::kSegment) {
+      if (ResidenceOf(origin.level, origin.space) == Residence::kManaged) {
+        account.managed += bytes;
+      } else if (collector.allocator_origin(id)) {
+        allocator += bytes;
+      } else {
+        std::string name = collector.origins().library_name(origin.library);
+        if (name.empty()) name = "unknown caller";
+        NamedShare& share = libraries[name];
+        share.name = name;
+        share.bytes += bytes;
+        share.count += count;
+      }
+    }
+  }
+  account.cache = allocator - std::min(allocator, account.blocks);
+  // Blocks whose segments were not seen (an allocator's pool made before tracing) are not counted twice.
+  for (const auto& [name, share] : libraries) account.libraries.push_back(share);
+  std::sort(account.libraries.begin(), account.libraries.end(),
+            [](const NamedShare& a, const NamedShare& b) { return a.bytes > b.bytes; });
+  return account;
+}
+
+void Close(Account& account, const Reading& reading, const Reading& first, uint64_t segments_then) {
+  uint64_t known = account.blocks + account.cache;
+  for (const NamedShare& library : account.libraries) known += library.bytes;
+  if (!reading.valid) {
+    account.used = known;
+    return;
+  }
+  account.measured = true;
+  account.total = reading.total;
+  // The reading is a little older than the moment; what was taken or given back in between is known exactly.
+  const int64_t since = static_cast<int64_t>(segments_then) - static_cast<int64_t>(reading.segments);
+  account.used = static_cast<uint64_t>(std::max<int64_t>(0, static_cast<int64_t>(reading.used) + since));
+  account.unattributed = static_cast<int64_t>(account.used) - static_cast<int64_t>(known);
+  account.unattributed_before = static_cast<int64_t>(first.used) - static_cast<int64_t>(first.segments);
+}
+
+Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps) {
+  Moment moment;
+  moment.index = index;
+  moment.time_us = time_us;
+  moment.step = steps.real() ? steps.StepAt(index) : -1;
+  return moment;
+}
+
+FragmentationMoment Name(const PoolPicture& picture, Collector& collector, Places& places, const Steps& steps) {
+  FragmentationMoment moment;
+  moment.moment = MomentOf(picture.index, picture.time_us, steps);
+  moment.reserved = picture.reserved;
+  moment.allocated = picture.allocated;
+  moment.empty_segments_bytes = picture.empty_bytes;
+  moment.gap_bytes = picture.gap_bytes;
+  moment.largest_fit = picture.largest_fit;
+  for (const PoolPicture::Segment& segment : picture.segments) {
+    if (moment.segments.size() >= 50) break;
+    SegmentPicture out;
+    out.address = segment.address;
+    out.size = segment.size;
+    out.live_bytes = segment.live_bytes;
+    out.live_blocks = segment.live_blocks;
+    out.largest_gap = segment.largest_gap;
+    out.gaps = segment.gaps;
+    out.stream = segment.stream;
+    if (segment.origin != kNoOrigin) out.made_by = places.OfOrigin(segment.origin);
+    moment.segments.push_back(std::move(out));
+  }
+  std::map<GroupId, Pin> pins;
+  for (const PoolPicture::Pin& pin : picture.pins) {
+    const GroupId group = places.Merged(collector.origins()[pin.origin].group);
+    Pin& out = pins[group];
+    if (out.origin == kNoOrigin) {
+      out.origin = pin.origin;
+      out.place = places.OfGroup(group);
+    }
+    out.blocks += pin.blocks;
+    out.block_bytes += pin.bytes;
+    out.pinned_bytes += pin.pinned;
+  }
+  for (auto& [group, pin] : pins) moment.pins.push_back(std::move(pin));
+  std::sort(moment.pins.begin(), moment.pins.end(),
+            [](const Pin& a, const Pin& b) { return a.pinned_bytes > b.pinned_bytes; });
+  if (moment.pins.size() > 20) moment.pins.resize(20);
+  return moment;
+}
+
+}  // namespace
+
+std::vector<DeviceAccount> MakeAccounts(Collector& collector, const Steps& steps) {
+  std::vector<DeviceAccount> accounts;
+  for (const auto& [number, device] : collector.devices()) {
+    if (number < 0) continue;
+    DeviceAccount account;
+    account.device = number;
+    account.max_used = device->max_used;
+    const Peak which = MainPeak(*device);
+    const HighWater& high = device->peak[which];
+    account.at_peak = Sum(collector, *device, true, which);
+    account.at_peak.moment = MomentOf(high.index, high.time_us, steps);
+    // A reading that came after the peak is better than none.
+    const Reading& reading = high.reading.valid ? high.reading : device->first_reading;
+    Close(account.at_peak, reading, device->first_reading, high.segments);
+    if (reading.valid) {
+      account.at_peak.reading_age_us =
+          high.time_us > reading.time_us ? high.time_us - reading.time_us : reading.time_us - high.time_us;
+    }
+    account.at_end = Sum(collector, *device, false, which);
+    account.at_end.moment = MomentOf(collector.last_index(), collector.last_time_us(), steps);
+    Close(account.at_end, device->last_reading, device->first_reading, device->segments);
+    if (device->last_reading.valid && collector.last_time_us() > device->last_reading.time_us) {
+      account.at_end.reading_age_us = collector.last_time_us() - device->last_reading.time_us;
+    }
+    accounts.push_back(std::move(account));
+  }
+  return accounts;
+}
+
+std::vector<FragmentationFinding> FindFragmentation(Collector& collector, Places& places, const Steps& steps) {
+  std::vector<FragmentationFinding> findings;
+  for (const auto& [number, device] : collector.devices()) {
+    if (device->block_births == 0 || device->reported_reserved_peak == 0) continue;
+    FragmentationFinding finding;
+    finding.device = number;
+    finding.reserved_peak = device->reported_reserved_peak;
+    finding.allocated_peak = device->peak[kBlockPeak].bytes;
+    finding.needless_segments = device->needless_count;
+    finding.needless_bytes = device->needless_bytes;
+    std::map<GroupId, uint64_t> by_line;
+    for (const ReserveGrowth& growth : device->growth) {
+      if (growth.needless != 0) by_line[places.Merged(collector.origins()[growth.origin].group)] += growth.needless;
+    }
+    for (const auto& [group, bytes] : by_line) {
+      if (bytes > finding.needless_place_bytes) {
+        finding.needless_place_bytes = bytes;
+        finding.needless_place = places.OfGroup(group);
+      }
+    }
+    if (device->worst.index != kNoIndex) finding.worst = Name(device->worst, collector, places, steps);
+    const PoolPicture last = collector.pools().Picture(number, collector.last_index(), collector.last_time_us());
+    finding.last = Name(last, collector, places, steps);
+    finding.streams = std::max(device->worst.streams, last.streams);
+    // A pool in which long-lived blocks keep much from being given back or used again, and that took more memory
+    // for it: a quarter of what was reserved lies in holes, and the reserve is well above what was ever needed.
+    const uint64_t waste = finding.reserved_peak - std::min(finding.reserved_peak, finding.allocated_peak);
+    const bool holes = finding.worst.gap_bytes * 4 >= finding.reserved_peak && finding.worst.gap_bytes >= (64u << 20);
+    const bool taken = finding.needless_bytes * 8 >= finding.reserved_peak;
+    finding.headline = holes && taken && waste * 5 >= finding.reserved_peak;
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+std::vector<OutOfMemoryFinding> ExplainOutOfMemory(Collector& collector, Places& places, const Steps& steps) {
+  std::vector<OutOfMemoryFinding> findings;
+  const std::vector<OutOfMemoryRecord>& records = collector.out_of_memory();
+  for (size_t i = 0; i < records.size(); ++i) {
+    const OutOfMemoryRecord& record = records[i];
+    const bool driver = record.change.kind == ChangeKind::kFailed;
+    // The allocator's own report follows the driver calls that failed for it.
+    if (driver) {
+      bool reported = false;
+      for (size_t j = i + 1; j < records.size() && j <= i + 4; ++j) {
+        if (records[j].change.kind == ChangeKind::kOutOfMemory &&
+            records[j].change.time_us - record.change.time_us < 1'000'000) {
+          reported = true;
+        }
+      }
+      if (reported) continue;
+    }
+    OutOfMemoryFinding finding;
+    const SiteId site = record.change.cause != 0 ? record.change.cause : record.change.site;
+    const SiteInfo& info = collector.model().Site(site);
+    finding.moment = MomentOf(record.change.index, record.change.time_us, steps);
+    finding.device = record.change.device;
+    finding.driver = driver;
+    finding.api = std::string(collector.model().String(info.api));
+    finding.asked = record.change.size;
+    const Level level = driver ? Level::kSegment : Level::kBlock;
+    finding.origin = collector.origins().OfSite(site, level, record.change.space, record.change.device);
+    finding.place = places.OfOrigin(finding.origin);
+    finding.allocated = driver ? record.picture.allocated : record.change.reported_allocated;
+    finding.reserved = driver ? record.picture.reserved : record.change.reported_reserved;
+    finding.gap_bytes = record.picture.gap_bytes;
+    finding.empty_segments_bytes = record.picture.empty_bytes;
+    finding.largest_fit = record.picture.largest_fit;
+    finding.other_segments = record.other_segments;
+    if (record.reading.valid) {
+      finding.measured = true;
+      finding.device_total = record.reading.total;
+      const int64_t used = static_cast<int64_t>(record.reading.used) + static_cast<int64_t>(record.segments) -
+                           static_cast<int64_t>(record.reading.segments);
+      finding.device_free = static_cast<uint64_t>(
+          std::max<int64_t>(0, static_cast<int64_t>(record.reading.total) - std::max<int64_t>(0, used)));
+      finding.unattributed = used - static_cast<int64_t>(record.segments);
+    }
+    for (const auto& [track, bytes] : record.tracks) {
+      SharePlace share;
+      share.group = collector.tracks()[track].group;
+      share.place = places.OfGroup(share.group);
+      share.bytes = bytes;
+      finding.largest.push_back(std::move(share));
+    }
+    const uint64_t cached = finding.gap_bytes + finding.empty_segments_bytes;
+    finding.fits_without_fragmentation = cached + finding.device_free >= finding.asked && cached != 0;
+    if (finding.fits_without_fragmentation) {
+      finding.advice =
+          "free memory would have sufficed in one piece: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+    } else if (finding.measured && finding.asked > finding.device_total) {
+      finding.advice = "more was asked for than the device has: split the request";
+    } else if (finding.measured && finding.unattributed > static_cast<int64_t>(finding.device_total / 4)) {
+      finding.advice =
+          "much of the device is taken outside this process's allocations: look for other processes on it";
+    } else if (!finding.largest.empty()) {
+      finding.advice = "the largest holder then was " + finding.largest.front().place.Short();
+    }
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+std::vector<ErrorFinding> FindErrors(Collector& collector, Places& places, const Steps& steps) {
+  std::vector<ErrorFinding> findings;
+  for (const ErrorRecord& record : collector.errors()) {
+    const SiteInfo& info = collector.model().Site(record.site);
+    // An allocator's block that was born before tracing, or in a lost part, is no mistake of the program.
+    if (record.kind == ErrorFinding::Kind::kUnknownFree && (IsBlock(info.kind) || collector.gaps() != 0)) continue;
+    ErrorFinding finding;
+    finding.kind = record.kind;
+    finding.api = std::string(collector.model().String(info.api));
+    finding.result = info.result;
+    finding.count = record.count;
+    finding.bytes = record.bytes;
+    finding.first = MomentOf(record.first_index, record.first_time_us, steps);
+    finding.origin = collector.origins().OfSite(record.site, Level::kSegment, info.space, info.device);
+    finding.place = places.OfOrigin(finding.origin);
+    findings.push_back(std::move(finding));
+  }
+  std::sort(findings.begin(), findings.end(),
+            [](const ErrorFinding& a, const ErrorFinding& b) { return a.count > b.count; });
+  return findings;
+}
+
+std::string_view ErrorKindName(ErrorFinding::Kind kind) {
+  switch (kind) {
+    case ErrorFinding::Kind::kDoubleFree:
+      return "double free";
+    case ErrorFinding::Kind::kUnknownFree:
+      return "free of an unknown address";
+    case ErrorFinding::Kind::kOtherDeviceFree:
+      return "freed on another device";
+    case ErrorFinding::Kind::kFailedCall:
+      return "failed call";
+  }
+  return "";
+}
+
+}  // namespace gpumemtrace::analyzer

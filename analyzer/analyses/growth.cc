@@ -1,0 +1,411 @@
+#include "analyzer/analyses/growth.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "analyzer/analyses/trend.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+constexpr size_t kCurvePoints = 200;
+// Unattributed memory moves by the driver's own granularity; less than this per run is no growth.
+constexpr uint64_t kLeastUnattributed = 8 << 20;
+
+double LastStep(const Steps& steps) { return std::max(0.0, static_cast<double>(steps.count) - 1.0); }
+
+// Floors of a history, one per step that has births.
+std::vector<FloorPoint> Floors(const History& history, const Steps& steps) {
+  std::vector<FloorPoint> floors;
+  for (const History::Interval& interval : history.intervals()) {
+    const double step = steps.StepAt(interval.index);
+    if (step < 0) {
+      // Before the first step: one point, the state that the steps begin with.
+      floors.assign(1, {-1, interval.bytes_min, interval.count_min});
+      continue;
+    }
+    const double whole = std::floor(step);
+    if (!floors.empty() && floors.back().step == whole) {
+      floors.back().bytes = std::min(floors.back().bytes, interval.bytes_min);
+      floors.back().count = std::min<uint64_t>(floors.back().count, interval.count_min);
+    } else {
+      floors.push_back({whole, interval.bytes_min, interval.count_min});
+    }
+  }
+  // What stood before the first step is a level, not growth within the steps.
+  if (!floors.empty() && floors.front().step < 0) floors.erase(floors.begin());
+  return floors;
+}
+
+std::vector<CurvePoint> Curve(const History& history, const Steps& steps) {
+  std::vector<CurvePoint> curve;
+  const auto& intervals = history.intervals();
+  const size_t stride = std::max<size_t>(1, intervals.size() / kCurvePoints);
+  for (size_t i = 0; i < intervals.size(); i += stride) {
+    curve.push_back({steps.StepAt(intervals[i].index), intervals[i].bytes_min, intervals[i].count_min});
+  }
+  return curve;
+}
+
+void Fill(const Trend& trend, GrowthFinding& finding) {
+  finding.kind = trend.kind;
+  finding.bytes_per_step = trend.bytes_per_step;
+  finding.count_per_step = trend.count_per_step;
+  finding.grown_bytes = trend.grown_bytes;
+  finding.grown_count = trend.grown_count;
+  finding.since_step = std::max(0.0, trend.since_step);
+  finding.until_step = trend.until_step;
+  finding.still_growing = trend.still_growing;
+  finding.rises = trend.rises;
+  finding.steps_seen = trend.points;
+  finding.confidence = trend.confidence;
+}
+
+bool WorthSaying(const Trend& trend) { return trend.grows; }
+
+class Engine {
+ public:
+  Engine(Collector& collector, Places& places, const Steps& steps)
+      : collector_(collector), places_(places), steps_(steps), last_step_(LastStep(steps)) {}
+
+  std::vector<GrowthFinding> Run() {
+    GroupOrigins();
+    for (uint32_t i = 0; i < collector_.tracks().size(); ++i) JudgeTrack(i);
+    MergeByPlace();
+    for (const auto& [number, device] : collector_.devices()) {
+      StrandedCache(*device);
+      Unattributed(*device);
+    }
+    for (GrowthFinding& finding : findings_) Explain(finding);
+    std::stable_sort(findings_.begin(), findings_.end(), [](const GrowthFinding& a, const GrowthFinding& b) {
+      const bool leak_a = IsLeak(a.kind);
+      const bool leak_b = IsLeak(b.kind);
+      if (leak_a != leak_b) return leak_a;
+      if (leak_a && a.bytes_per_step != b.bytes_per_step) return a.bytes_per_step > b.bytes_per_step;
+      if (leak_a) return a.count_per_step > b.count_per_step;
+      return a.grown_bytes > b.grown_bytes;
+    });
+    return std::move(findings_);
+  }
+
+  static bool IsLeak(GrowthKind kind) {
+    return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache || kind == GrowthKind::kUnattributed;
+  }
+
+ private:
+  void GroupOrigins() {
+    origins_of_track_.resize(collector_.tracks().size());
+    for (OriginId id = 0; id < collector_.usage().size(); ++id) {
+      origins_of_track_[collector_.track_of(id)].push_back(id);
+    }
+  }
+
+  bool Judged(const Track& track) const {
+    if (track.usage.births == 0) return false;
+    switch (track.level) {
+      case Level::kBlock:
+      case Level::kHandle:
+      case Level::kAlias:
+        return true;
+      case Level::kSegment:
+        // Segments of caching allocators are judged together with what lies in them.
+        return track.allocator_births * 2 < track.usage.births;
+      case Level::kReservation:
+        return false;
+    }
+    return false;
+  }
+
+  void JudgeTrack(uint32_t number) {
+    const Track& track = collector_.tracks()[number];
+    if (!Judged(track)) return;
+    Trend trend = JudgeTrend(Floors(track.usage.history, steps_), last_step_, TrendBy::kCount);
+    // A small leak on a line whose other allocations come and go irregularly shows in its own stack.
+    std::vector<std::pair<OriginId, Trend>> leaking;
+    for (OriginId origin : origins_of_track_[number]) {
+      const Usage& usage = collector_.usage()[origin];
+      if (usage.births < 3) continue;
+      const Trend own = JudgeTrend(Floors(usage.history, steps_), last_step_, TrendBy::kCount);
+      if (own.grows && own.kind == GrowthKind::kLeak) leaking.emplace_back(origin, own);
+    }
+    std::sort(leaking.begin(), leaking.end(),
+              [](const auto& a, const auto& b) { return a.second.bytes_per_step > b.second.bytes_per_step; });
+    const bool track_leaks = trend.grows && trend.kind == GrowthKind::kLeak;
+    GrowthFinding finding;
+    finding.level = track.level;
+    finding.space = track.space;
+    finding.device = track.device;
+    finding.group = track.group;
+    if (track.api != 0) finding.api = std::string(collector_.model().String(track.api));
+    if (!leaking.empty() && !track_leaks) {
+      // The parts leak, their sum is judged otherwise: what the parts say is the nearer evidence.
+      trend = leaking.front().second;
+      for (size_t i = 1; i < leaking.size(); ++i) {
+        const Trend& other = leaking[i].second;
+        trend.bytes_per_step += other.bytes_per_step;
+        trend.count_per_step += other.count_per_step;
+        trend.grown_bytes += other.grown_bytes;
+        trend.grown_count += other.grown_count;
+        trend.since_step = std::min(trend.since_step, other.since_step);
+        trend.until_step = std::max(trend.until_step, other.until_step);
+      }
+      finding.curve = Curve(collector_.usage()[leaking.front().first].history, steps_);
+    } else {
+      finding.curve = Curve(track.usage.history, steps_);
+    }
+    if (!WorthSaying(trend)) return;
+    Fill(trend, finding);
+    for (const auto& [origin, own] : leaking) finding.origins.push_back(origin);
+    if (finding.origins.empty()) {
+      finding.origins = origins_of_track_[number];
+      std::sort(finding.origins.begin(), finding.origins.end(), [this](OriginId a, OriginId b) {
+        return collector_.usage()[a].most_bytes > collector_.usage()[b].most_bytes;
+      });
+      if (finding.origins.size() > 8) finding.origins.resize(8);
+    }
+    if (!finding.origins.empty()) {
+      finding.library =
+          collector_.origins().library_name(collector_.origins()[finding.origins.front()].library);
+    }
+    finding.live_bytes_at_end = track.usage.bytes;
+    const auto& intervals = track.usage.history.intervals();
+    if (!intervals.empty()) {
+      finding.live_bytes = intervals.back().bytes_max;
+      finding.live_count = intervals.back().count_max;
+    }
+    finding.place = places_.OfGroup(track.group);
+    findings_.push_back(std::move(finding));
+  }
+
+  // Several native paths, or forward and backward, may meet on one source line.
+  void MergeByPlace() {
+    std::map<std::tuple<GroupId, Level, Space, int32_t, GrowthKind, std::string>, size_t> seen;
+    std::vector<GrowthFinding> merged;
+    for (GrowthFinding& finding : findings_) {
+      const auto key = std::make_tuple(places_.Merged(finding.group), finding.level, finding.space, finding.device,
+                                       finding.kind, finding.level == Level::kHandle ? finding.api : std::string());
+      const auto [it, added] = seen.try_emplace(key, merged.size());
+      if (added) {
+        merged.push_back(std::move(finding));
+        continue;
+      }
+      GrowthFinding& into = merged[it->second];
+      into.bytes_per_step += finding.bytes_per_step;
+      into.count_per_step += finding.count_per_step;
+      into.grown_bytes += finding.grown_bytes;
+      into.grown_count += finding.grown_count;
+      into.live_bytes += finding.live_bytes;
+      into.live_count += finding.live_count;
+      into.live_bytes_at_end += finding.live_bytes_at_end;
+      into.since_step = std::min(into.since_step, finding.since_step);
+      into.until_step = std::max(into.until_step, finding.until_step);
+      into.rises = std::max(into.rises, finding.rises);
+      into.confidence = std::max(into.confidence, finding.confidence);
+      into.origins.insert(into.origins.end(), finding.origins.begin(), finding.origins.end());
+    }
+    findings_ = std::move(merged);
+  }
+
+  // Reserved minus allocated, at the moments when the allocator took more memory.
+  void StrandedCache(const DeviceState& device) {
+    if (device.growth.empty()) return;
+    std::vector<FloorPoint> floors;
+    std::map<GroupId, std::pair<uint64_t, OriginId>> grown_by;
+    for (const ReserveGrowth& growth : device.growth) {
+      const double step = std::floor(steps_.StepAt(growth.index));
+      if (step < 0) {
+        floors.assign(1, {-1, growth.reserved - std::min(growth.reserved, growth.allocated), 0});
+        continue;
+      }
+      const uint64_t free = growth.reserved - std::min(growth.reserved, growth.allocated);
+      if (!floors.empty() && floors.back().step == step) {
+        floors.back().bytes = std::min(floors.back().bytes, free);
+      } else {
+        floors.push_back({step, free, 0});
+      }
+      if (growth.needless != 0) {
+        auto& [bytes, origin] = grown_by[places_.Merged(collector_.origins()[growth.origin].group)];
+        if (growth.grown > bytes || bytes == 0) origin = growth.origin;
+        bytes += growth.grown;
+      }
+    }
+    if (!floors.empty() && floors.front().step < 0) floors.erase(floors.begin());
+    const Trend trend = JudgeTrend(floors, last_step_, TrendBy::kBytes);
+    if (!trend.grows || trend.kind == GrowthKind::kOneOff || trend.kind == GrowthKind::kSawtooth) return;
+    // A cache that is a small part of the whole and grows now and then is the allocator's normal slack.
+    if (trend.grown_bytes < device.reported_reserved_peak / 20) return;
+    if (grown_by.empty()) return;
+    const auto worst = std::max_element(grown_by.begin(), grown_by.end(), [](const auto& a, const auto& b) {
+      return a.second.first < b.second.first;
+    });
+    GrowthFinding finding;
+    Fill(trend, finding);
+    if (trend.kind == GrowthKind::kLeak) finding.kind = GrowthKind::kStrandedCache;
+    finding.level = Level::kSegment;
+    finding.device = device.device;
+    finding.origins.push_back(worst->second.second);
+    finding.group = collector_.origins()[worst->second.second].group;
+    finding.place = places_.OfGroup(finding.group);
+    finding.live_bytes = device.growth.back().reserved -
+                         std::min(device.growth.back().reserved, device.growth.back().allocated);
+    finding.live_bytes_at_end =
+        device.reported_reserved - std::min(device.reported_reserved, device.reported_allocated);
+    finding.api = "allocator cache";
+    for (const FloorPoint& point : floors) finding.curve.push_back({point.step, point.bytes, 0});
+    findings_.push_back(std::move(finding));
+  }
+
+  // Device memory that falls away without any allocation that was seen.
+  void Unattributed(const DeviceState& device) {
+    if (device.device < 0 || device.readings.size() < 4) return;
+    std::vector<FloorPoint> floors;
+    for (const Reading& reading : device.readings) {
+      const double step = std::floor(steps_.StepAt(reading.index));
+      if (step < 0) continue;
+      const uint64_t rest = reading.used - std::min(reading.used, reading.segments);
+      if (!floors.empty() && floors.back().step == step) {
+        floors.back().bytes = std::min(floors.back().bytes, rest);
+      } else {
+        floors.push_back({step, rest, 0});
+      }
+    }
+    const Trend trend = JudgeTrend(floors, last_step_, TrendBy::kBytes);
+    if (!trend.grows || trend.kind != GrowthKind::kLeak || trend.grown_bytes < kLeastUnattributed) return;
+    // A handle that is made in every step is the better name for it.
+    for (GrowthFinding& finding : findings_) {
+      if (finding.level == Level::kHandle && finding.kind == GrowthKind::kLeak) {
+        if (finding.bytes_per_step == 0) {
+          finding.bytes_per_step = trend.bytes_per_step;
+          finding.grown_bytes = trend.grown_bytes;
+        }
+        return;
+      }
+    }
+    GrowthFinding finding;
+    Fill(trend, finding);
+    finding.kind = GrowthKind::kUnattributed;
+    finding.level = Level::kSegment;
+    finding.device = device.device;
+    finding.place.function = "outside every allocation that was seen";
+    for (const FloorPoint& point : floors) finding.curve.push_back({point.step, point.bytes, 0});
+    findings_.push_back(std::move(finding));
+  }
+
+  void Explain(GrowthFinding& finding) {
+    if (!steps_.real()) finding.confidence *= 0.6;
+    const auto device = collector_.devices().find(finding.device);
+    const double step_us =
+        steps_.count > 1 ? static_cast<double>(steps_.end_time_us - steps_.begin_time_us.front()) /
+                               static_cast<double>(steps_.count)
+                         : 0;
+    if (IsLeak(finding.kind) && finding.bytes_per_step > 0 && finding.device >= 0 &&
+        device != collector_.devices().end() && device->second->last_reading.valid) {
+      const Reading& reading = device->second->last_reading;
+      const double free = static_cast<double>(reading.total - std::min(reading.total, device->second->max_used));
+      const double us = free / finding.bytes_per_step * step_us;
+      if (us < 1e15) finding.microseconds_until_full = static_cast<uint64_t>(us);
+    }
+    switch (finding.kind) {
+      case GrowthKind::kLeak:
+        finding.remedy = finding.level == Level::kHandle                       ? Remedy::kDestroyHandle
+                         : finding.level == Level::kBlock || finding.place.python ? Remedy::kReference
+                                                                                  : Remedy::kFree;
+        finding.explanation = "survives step after step until the end";
+        break;
+      case GrowthKind::kSaturated:
+        finding.explanation = "grew, then each new one replaced an old one";
+        break;
+      case GrowthKind::kSlowing:
+        finding.explanation = "still grows, but ever more slowly: a cache that fills up";
+        break;
+      case GrowthKind::kOneOff:
+        finding.explanation = "came at once and stayed";
+        break;
+      case GrowthKind::kSawtooth:
+        finding.explanation = "grows and is dropped again and again; the floor is flat";
+        finding.remedy = Remedy::kPhaseEnd;
+        break;
+      case GrowthKind::kLongerSteps:
+        finding.explanation = "as many objects as before, each larger: the work itself grows";
+        break;
+      case GrowthKind::kSetup:
+        finding.explanation = "made before the first step";
+        break;
+      case GrowthKind::kStrandedCache:
+        finding.remedy = Remedy::kEmptyCache;
+        finding.explanation = "the allocator takes new segments although old ones lie free";
+        break;
+      case GrowthKind::kUnattributed:
+        finding.explanation = "the device's free memory falls without an allocation that was seen";
+        break;
+    }
+    // Held until everything was dropped at once at the end: the trace shows that it could be freed.
+    if (finding.kind == GrowthKind::kLeak && finding.level == Level::kBlock && finding.grown_bytes != 0 &&
+        finding.live_bytes_at_end < finding.live_bytes / 2) {
+      finding.explanation += "; freed after the last step";
+    }
+  }
+
+  Collector& collector_;
+  Places& places_;
+  const Steps& steps_;
+  double last_step_;
+  std::vector<std::vector<OriginId>> origins_of_track_;
+  std::vector<GrowthFinding> findings_;
+};
+
+}  // namespace
+
+std::vector<GrowthFinding> FindGrowth(Collector& collector, Places& places, const Steps& steps) {
+  if (steps.count == 0) return {};
+  return Engine(collector, places, steps).Run();
+}
+
+std::string_view GrowthKindName(GrowthKind kind) {
+  switch (kind) {
+    case GrowthKind::kLeak:
+      return "leak";
+    case GrowthKind::kSaturated:
+      return "saturated";
+    case GrowthKind::kSlowing:
+      return "slowing";
+    case GrowthKind::kOneOff:
+      return "one-off";
+    case GrowthKind::kSawtooth:
+      return "saw-tooth";
+    case GrowthKind::kLongerSteps:
+      return "longer steps";
+    case GrowthKind::kSetup:
+      return "set-up";
+    case GrowthKind::kStrandedCache:
+      return "stranded cache";
+    case GrowthKind::kUnattributed:
+      return "unattributed growth";
+  }
+  return "";
+}
+
+std::string_view RemedyName(Remedy remedy) {
+  switch (remedy) {
+    case Remedy::kUnknown:
+      return "unknown";
+    case Remedy::kReference:
+      return "drop the reference";
+    case Remedy::kGarbageCollector:
+      return "gc.collect()";
+    case Remedy::kEmptyCache:
+      return "empty_cache()";
+    case Remedy::kPhaseEnd:
+      return "the end of a phase";
+    case Remedy::kExit:
+      return "only exit";
+    case Remedy::kDestroyHandle:
+      return "destroy the handle";
+    case Remedy::kFree:
+      return "free it";
+  }
+  return "";
+}
+
+}  // namespace gpumemtrace::analyzer

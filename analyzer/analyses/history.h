@@ -1,0 +1,84 @@
+// How much of one birth place was alive over the run, in bounded memory: intervals of equally many births,
+// doubled when there are too many. The minimum of each interval is what survives: temporaries that come and go
+// within it do not show.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace gpumemtrace::analyzer {
+
+class History {
+ public:
+  struct Interval {
+    uint64_t index = 0;       // of its last birth
+    uint64_t bytes_min = 0;   // lowest since the previous interval's last birth, before this one's last
+    uint64_t bytes_max = 0;   // highest after a birth
+    uint32_t count_min = 0;
+    uint32_t count_max = 0;
+    uint32_t births = 0;
+  };
+
+  explicit History(uint32_t capacity = 128) : capacity_(capacity) {}
+
+  // A birth at event `index`; `count` and `bytes` include it.
+  void Birth(uint64_t index, uint64_t count, uint64_t bytes) {
+    count_max_ = std::max(count_max_, count);
+    bytes_max_ = std::max(bytes_max_, bytes);
+    if (++pending_ == stride_) Push(index, count, bytes);
+  }
+
+  // `count` and `bytes` are what is left.
+  void Death(uint64_t count, uint64_t bytes) {
+    count_min_ = std::min(count_min_, count);
+    bytes_min_ = std::min(bytes_min_, bytes);
+  }
+
+  const std::vector<Interval>& intervals() const { return intervals_; }
+  // Births per interval.
+  uint32_t stride() const { return stride_; }
+
+ private:
+  static uint32_t Clamp(uint64_t value) {
+    return value > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(value);
+  }
+
+  void Push(uint64_t index, uint64_t count, uint64_t bytes) {
+    intervals_.push_back({index, bytes_min_, bytes_max_, Clamp(count_min_), Clamp(count_max_), pending_});
+    pending_ = 0;
+    count_min_ = count;
+    bytes_min_ = bytes;
+    count_max_ = 0;
+    bytes_max_ = 0;
+    if (intervals_.size() >= capacity_) Halve();
+  }
+
+  void Halve() {
+    size_t out = 0;
+    for (size_t i = 0; i + 1 < intervals_.size(); i += 2) {
+      const Interval& a = intervals_[i];
+      const Interval& b = intervals_[i + 1];
+      intervals_[out++] = {b.index,
+                           std::min(a.bytes_min, b.bytes_min),
+                           std::max(a.bytes_max, b.bytes_max),
+                           std::min(a.count_min, b.count_min),
+                           std::max(a.count_max, b.count_max),
+                           a.births + b.births};
+    }
+    intervals_.resize(out);
+    stride_ *= 2;
+  }
+
+  std::vector<Interval> intervals_;
+  // Since the last interval. Nothing is alive before the first birth.
+  uint64_t bytes_min_ = 0;
+  uint64_t bytes_max_ = 0;
+  uint64_t count_min_ = 0;
+  uint64_t count_max_ = 0;
+  uint32_t pending_ = 0;
+  uint32_t stride_ = 1;
+  uint32_t capacity_;
+};
+
+}  // namespace gpumemtrace::analyzer

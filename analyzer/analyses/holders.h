@@ -1,0 +1,161 @@
+// Joins what Python knows of its tensors (the census) with what the allocators gave: for every allocation
+// that is live at a census, the tensors in it, what they are for, and the name that keeps them alive.
+//
+// Streaming: a census is joined with the live set of its own moment and reduced to groups (birth place,
+// holder, role, shape), so memory is bounded by the number of censuses times distinct groups.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "analyzer/analyses/findings.h"
+#include "analyzer/ledger/ledger.h"
+#include "analyzer/symbols/symbolizer.h"
+#include "analyzer/trace/census_decoder.h"
+
+namespace gpumemtrace::analyzer {
+
+// What an allocation is for. The first six are Census.Role.
+enum class MemoryRole : uint8_t {
+  kUnknown,
+  kParameter,
+  kBuffer,
+  kGradient,
+  kOptimizerState,
+  kActivation,
+  kWorkspace,
+  kTemporary,  // freed before any census, in forward, backward or the optimizer
+};
+constexpr int kMemoryRoleCount = 8;
+std::string_view MemoryRoleName(MemoryRole role);
+
+// One way in which memory was kept alive at a census.
+struct HeldBy {
+  std::string text;       // "train.losses[…]", "frame train.py:88 'cache'['k']", "no Python object"
+  std::string example;    // "train.losses[3]"
+  std::string container;  // "train.losses"
+  std::string container_type;
+  int64_t items = -1;  // of the container
+  std::string owner;   // "train.Trainer"
+  std::string detail;
+  std::string kind;  // "name", "frame", "cycle", "autograd", "native", "none"
+  // Where the holder stands: the frame, or the code that stores into the container. Empty = not known.
+  std::string file;
+  uint32_t line = 0;
+  // Further lines that store into the container.
+  std::vector<uint32_t> lines;
+  uint64_t tensors = 0;       // tensor objects
+  uint64_t allocations = 0;   // allocations they keep alive
+  uint64_t bytes = 0;         // of the allocations
+  uint64_t tensor_bytes = 0;  // of the tensors' own elements
+  std::string shape;          // the commonest, "float32 (32, 1000)"
+  uint64_t shapes = 0;        // distinct ones
+  std::string grad_fn;
+  bool views = false;  // the tensors are views of larger storages
+  // Births of the oldest and the youngest of these allocations.
+  uint64_t oldest_us = 0;
+  uint64_t youngest_us = 0;
+  double oldest_steps = -1;  // age at the census in steps, −1 = no steps
+  double youngest_steps = -1;
+  std::string reason;  // kind "none" and "native": what is likely, in words
+
+  // "train.losses[…] (list, 300 items)".
+  std::string Describe() const;
+};
+
+// Allocations of one birth place that share a holder, a role and a shape.
+struct HeldGroup {
+  SiteId site = 0;
+  int holder = -1;  // index into CensusSummary::holders, −1 = no tensor object in it
+  Census::Role role = Census::ROLE_UNKNOWN;
+  uint32_t flags = 0;  // of all tensors, or-ed
+  uint32_t shape = 0;  // index into CensusSummary::texts; 0 = ""
+  uint32_t grad_fn = 0;
+  uint32_t name = 0;  // of one of them
+  uint64_t tensors = 0;
+  uint64_t allocations = 0;
+  uint64_t bytes = 0;
+  uint64_t tensor_bytes = 0;
+  uint64_t oldest_us = UINT64_MAX;
+  uint64_t youngest_us = 0;
+  Level level = Level::kBlock;
+  Space space = Space::kUnspecified;
+  int32_t device = -1;
+};
+
+struct CensusSummary {
+  uint32_t number = 0;
+  Census::Trigger trigger = Census::TRIGGER_UNSPECIFIED;
+  uint64_t time_us = 0;
+  uint64_t duration_us = 0;
+  std::string partial;
+  uint64_t objects = 0;
+  bool collector_enabled = true;
+  uint64_t tensors = 0;      // rows of device tensors
+  uint64_t matched = 0;      // rows whose memory is live in the trace
+  uint64_t allocations = 0;  // live blocks, or segments where nobody reports blocks
+  uint64_t allocation_bytes = 0;
+  uint64_t held_allocations = 0;  // of these, with a tensor object
+  uint64_t held_bytes = 0;
+  std::vector<HeldBy> holders;  // static part: without counts
+  std::vector<std::string> texts{1};
+  std::vector<HeldGroup> groups;
+};
+
+// The peak of one device by role. The bytes sum to the peak exactly; each birth place has one role.
+struct PeakRoles {
+  int32_t device = -1;
+  uint64_t bytes = 0;
+  std::array<uint64_t, kMemoryRoleCount> by_role{};
+  // Of these, told by a census.
+  uint64_t from_census = 0;
+};
+
+class Holders : public LedgerObserver {
+ public:
+  // Registers itself; the ledger must outlive the reading.
+  explicit Holders(Ledger& ledger);
+
+  void OnContent(const Ledger& ledger, const Content& content) override;
+  void OnChanges(const Ledger& ledger, std::span<const Change> changes) override;
+  void OnEnd(const Ledger& ledger) override;
+
+  // Call once after the analyses concluded.
+  void Conclude(const Findings& findings, Symbolizer& symbols);
+
+  const std::vector<CensusSummary>& censuses() const { return censuses_; }
+  // Parts that never became whole and censuses that could not be read.
+  uint64_t incomplete() const { return assembler_.incomplete(); }
+  const std::vector<std::string>& faults() const { return faults_; }
+
+  // Who keeps the memory of Findings::growth[i], largest share first; empty when no census met it.
+  const std::vector<HeldBy>& HoldersOf(size_t growth) const;
+  // The census that was asked, null when none.
+  const CensusSummary* CensusOf(size_t growth) const;
+  const std::vector<PeakRoles>& peak_roles() const { return peak_roles_; }
+  // The largest holders at the last census that met device memory, whatever grew.
+  const std::vector<HeldBy>& largest() const { return largest_; }
+
+ private:
+  void Join(const Ledger& ledger, const DecodedCensus& census, std::span<const Change> later);
+  using OriginGroups = absl::flat_hash_map<OriginId, std::vector<const HeldGroup*>>;
+  std::vector<HeldBy> Collect(const CensusSummary& census, const std::vector<const HeldGroup*>& groups,
+                              const Findings& findings, Symbolizer& symbols) const;
+  void ConcludePeaks(const Findings& findings, const std::vector<OriginGroups>& by_origin,
+                     Symbolizer& symbols);
+
+  const TraceModel& model_;
+  CensusAssembler assembler_;
+  std::vector<DecodedCensus> waiting_;
+  std::vector<CensusSummary> censuses_;
+  std::vector<std::string> faults_;
+  std::vector<std::vector<HeldBy>> by_growth_;
+  std::vector<int> census_of_growth_;
+  std::vector<PeakRoles> peak_roles_;
+  std::vector<HeldBy> largest_;
+};
+
+}  // namespace gpumemtrace::analyzer

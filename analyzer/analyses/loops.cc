@@ -1,0 +1,219 @@
+#include "analyzer/analyses/loops.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+// Fewer iterations than this are no loop that growth could be told from.
+constexpr uint64_t kFewestIterations = 4;
+// Threads beyond these share one root: thousands of short-lived threads have no loop of their own.
+constexpr size_t kMostThreads = 256;
+
+}  // namespace
+
+double Visits::Regularity() const {
+  if (positions_.size() < 3) return 0.5;
+  std::vector<double> gaps;
+  gaps.reserve(positions_.size() - 1);
+  for (size_t i = 1; i < positions_.size(); ++i) {
+    gaps.push_back(static_cast<double>(positions_[i].index - positions_[i - 1].index));
+  }
+  std::vector<double> sorted = gaps;
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
+  const double median = std::max(1.0, sorted[sorted.size() / 2]);
+  double deviation = 0;
+  for (double gap : gaps) deviation += std::abs(gap - median);
+  deviation /= static_cast<double>(gaps.size());
+  return 1.0 / (1.0 + deviation / median);
+}
+
+uint32_t LoopFinder::Child(uint32_t parent, uint64_t key, FrameId frame, bool leaf) {
+  const auto [it, added] = child_index_.try_emplace({parent, key}, static_cast<uint32_t>(nodes_.size()));
+  if (added) {
+    Node node;
+    node.parent = parent;
+    node.frame = frame;
+    node.leaf = leaf;
+    // Positions of single stacks are kept only where no frame of the user's is known: there may be very many.
+    node.keeps_visits = !leaf || (parent != 0 && nodes_[parent].parent == 0);
+    if (parent != 0) {
+      node.ordinal = nodes_[parent].children++;
+      node.depth = static_cast<uint16_t>(nodes_[parent].depth + 1);
+    }
+    nodes_.push_back(std::move(node));
+    root_of_.resize(nodes_.size(), 0);
+    root_of_[it->second] = parent == 0 ? it->second : root_of_[parent];
+  }
+  return it->second;
+}
+
+uint32_t LoopFinder::AddLeaf(SiteId site) {
+  const SiteInfo& info = model_.Site(site);
+  const ThreadId thread = roots_.size() < kMostThreads || roots_.contains(info.thread) ? info.thread : UINT32_MAX;
+  const uint32_t root = Child(0, thread, 0, false);
+  roots_[thread] = root;
+  previous_.resize(std::max<size_t>(previous_.size(), root + 1), 0);
+  Origin stacks;
+  stacks.native = info.native_stack;
+  stacks.python = info.python_stack;
+  bool optimizer = false;
+  for (StackId node = info.python_stack; node != 0; node = model_.Node(node).parent) {
+    const FrameInfo& frame = model_.Frame(model_.Node(node).frame);
+    if (!frame.is_python()) continue;
+    const CodeObjectInfo& code = model_.Code(frame.code_object);
+    if (model_.String(code.file).find("torch/optim/") != std::string_view::npos &&
+        model_.String(code.qualified_name).find("step") != std::string_view::npos) {
+      optimizer = true;
+    }
+  }
+  uint32_t parent = root;
+  for (FrameId frame : origins_.UserPath(stacks)) parent = Child(parent, frame, frame, false);
+  if (optimizer && parent != root) nodes_[parent].optimizer = true;
+  const uint64_t key = (uint64_t{1} << 63) | (static_cast<uint64_t>(info.native_stack) << 32 >> 1) |
+                       (info.python_stack & 0x7fffffffu);
+  return Child(parent, key ^ (static_cast<uint64_t>(info.forward_stack) << 20), 0, true);
+}
+
+void LoopFinder::Step(uint32_t leaf, uint64_t index, uint64_t time_us) {
+  const uint32_t root = root_of_[leaf];
+  uint32_t& previous = previous_[root];
+  Node& node = nodes_[leaf];
+  ++node.births;
+  node.last_index = index;
+  node.last_time_us = time_us;
+  if (previous == leaf) {
+    // The same stack again: re-entered, and so is every caller whose first line this is.
+    for (uint32_t at = leaf; at != root; at = nodes_[at].parent) {
+      if (nodes_[at].keeps_visits) nodes_[at].all.Add(index, time_us);
+      if (nodes_[at].ordinal != 0) break;
+    }
+    return;
+  }
+  uint32_t b = leaf;
+  if (previous == 0) {
+    for (; b != root; b = nodes_[b].parent) {
+      Enter(nodes_[b], index, time_us);
+    }
+    previous = leaf;
+    return;
+  }
+  // Enter the nodes below the lowest common ancestor.
+  uint32_t a = previous;
+  uint32_t topmost = leaf;
+  while (a != b) {
+    if (nodes_[b].depth >= nodes_[a].depth) {
+      Node& entered = nodes_[b];
+      Enter(entered, index, time_us);
+      topmost = b;
+      b = entered.parent;
+    } else {
+      a = nodes_[a].parent;
+    }
+  }
+  previous = leaf;
+  // `topmost` came again as the first child: its callers run anew.
+  const bool strong = !nodes_[topmost].leaf;
+  if (nodes_[topmost].ordinal != 0 || nodes_[topmost].entries < 2) return;
+  for (uint32_t at = b; at != root; at = nodes_[at].parent) {
+    if (strong) nodes_[at].strong.Add(index, time_us);
+    nodes_[at].all.Add(index, time_us);
+    if (nodes_[at].ordinal != 0) break;
+  }
+}
+
+void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>& children,
+                         const std::vector<uint64_t>& births, uint64_t all_births,
+                         std::vector<Candidate>& out) const {
+  std::vector<uint32_t> todo{root};
+  const double thread_share = static_cast<double>(births[root]) / static_cast<double>(std::max<uint64_t>(1, all_births));
+  while (!todo.empty()) {
+    const uint32_t parent = todo.back();
+    todo.pop_back();
+    struct Vote {
+      uint32_t node;
+      const Visits* visits;
+    };
+    std::vector<Vote> votes;
+    uint64_t last_index = 0;
+    uint64_t last_time = 0;
+    for (uint32_t child : children[parent]) {
+      const Node& node = nodes_[child];
+      last_index = std::max(last_index, node.last_index);
+      last_time = std::max(last_time, node.last_time_us);
+      if (!node.leaf) todo.push_back(child);
+      // Stacks themselves vote only where no frame of the user's is known.
+      if (node.leaf && parent != root) continue;
+      const Visits& visits = node.strong.count() >= kFewestIterations ? node.strong : node.all;
+      if (visits.count() >= kFewestIterations) votes.push_back({child, &visits});
+    }
+    std::sort(votes.begin(), votes.end(),
+              [](const Vote& x, const Vote& y) { return x.visits->count() < y.visits->count(); });
+    for (size_t begin = 0; begin < votes.size();) {
+      // Lines of one loop run equally often, but for the last, unfinished iteration.
+      const uint64_t least = votes[begin].visits->count();
+      const uint64_t slack = std::max<uint64_t>(1, least / 200);
+      size_t end = begin;
+      uint64_t covered = 0;
+      while (end < votes.size() && votes[end].visits->count() <= least + slack) covered += births[votes[end++].node];
+      const uint32_t count = static_cast<uint32_t>(end - begin);
+      // The line that comes first in the loop begins an iteration.
+      size_t first = begin;
+      for (size_t i = begin; i < end; ++i) {
+        if (nodes_[votes[i].node].ordinal < nodes_[votes[first].node].ordinal) first = i;
+      }
+      Candidate candidate;
+      candidate.visits = votes[first].visits;
+      candidate.frame = nodes_[votes[first].node].frame;
+      candidate.caller = nodes_[parent].frame;
+      candidate.last_index = last_index;
+      candidate.last_time_us = last_time;
+      candidate.votes = count;
+      candidate.native = candidate.frame != 0 && !model_.Frame(candidate.frame).is_python();
+      const double share = static_cast<double>(covered) / static_cast<double>(std::max<uint64_t>(1, births[root]));
+      const double n = static_cast<double>(candidate.visits->count());
+      candidate.score = (1.0 - std::pow(0.5, count)) * candidate.visits->Regularity() *
+                        std::pow(0.8, nodes_[parent].depth) * share * std::min(1.0, n / 16.0) *
+                        (0.5 + 0.5 * thread_share);
+      if (candidate.frame == 0) candidate.score *= 0.01;
+      for (uint32_t child : children[parent]) {
+        if (nodes_[child].optimizer && nodes_[child].entries > candidate.optimizer_calls) {
+          candidate.optimizer_calls = nodes_[child].entries;
+          candidate.optimizer_frame = nodes_[child].frame;
+        }
+      }
+      out.push_back(candidate);
+      begin = end;
+    }
+  }
+}
+
+std::vector<LoopFinder::Candidate> LoopFinder::Candidates() {
+  std::vector<std::vector<uint32_t>> children(nodes_.size());
+  std::vector<uint64_t> births(nodes_.size(), 0);
+  std::vector<Candidate> result;
+  // Children have greater numbers than their parents.
+  for (size_t i = nodes_.size(); i-- > 1;) {
+    births[i] += nodes_[i].births;
+    if (nodes_[i].parent != 0) {
+      births[nodes_[i].parent] += births[i];
+      children[nodes_[i].parent].push_back(static_cast<uint32_t>(i));
+    }
+  }
+  // What happened below a node happened in it.
+  for (size_t i = nodes_.size(); i-- > 1;) {
+    Node& parent = nodes_[nodes_[i].parent];
+    parent.last_index = std::max(parent.last_index, nodes_[i].last_index);
+    parent.last_time_us = std::max(parent.last_time_us, nodes_[i].last_time_us);
+  }
+  uint64_t all = 0;
+  for (const auto& [thread, root] : roots_) all += births[root];
+  for (const auto& [thread, root] : roots_) Collect(root, children, births, all, result);
+  std::sort(result.begin(), result.end(), [](const Candidate& a, const Candidate& b) {
+    return a.score != b.score ? a.score > b.score : a.visits->count() > b.visits->count();
+  });
+  return result;
+}
+
+}  // namespace gpumemtrace::analyzer

@@ -1,0 +1,382 @@
+#include "analyzer/analyses/peak.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+constexpr size_t kBlocksListed = 20;
+
+struct SizeClass {
+  uint64_t below;
+  const char* name;
+};
+constexpr std::array<SizeClass, 6> kSizeClasses = {{{uint64_t{1} << 20, "under 1 MiB"},
+                                                    {uint64_t{10} << 20, "1 to 10 MiB"},
+                                                    {uint64_t{100} << 20, "10 to 100 MiB"},
+                                                    {uint64_t{1} << 30, "100 MiB to 1 GiB"},
+                                                    {uint64_t{10} << 30, "1 to 10 GiB"},
+                                                    {UINT64_MAX, "10 GiB and more"}}};
+
+Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps) {
+  Moment moment;
+  moment.index = index;
+  moment.time_us = time_us;
+  moment.step = steps.real() ? steps.StepAt(index) : -1;
+  return moment;
+}
+
+std::vector<NamedShare> Sorted(const std::map<std::string, NamedShare>& shares) {
+  std::vector<NamedShare> result;
+  for (const auto& [name, share] : shares) result.push_back(share);
+  std::sort(result.begin(), result.end(), [](const NamedShare& a, const NamedShare& b) { return a.bytes > b.bytes; });
+  return result;
+}
+
+void AddShare(std::map<std::string, NamedShare>& shares, std::string name, uint64_t bytes, uint64_t count) {
+  NamedShare& share = shares[name];
+  share.name = std::move(name);
+  share.bytes += bytes;
+  share.count += count;
+}
+
+// Groups origins by the line that answers for them, largest first.
+std::vector<SharePlace> ByLine(Collector& collector, Places& places, const std::vector<ShareOrigin>& origins) {
+  std::map<GroupId, SharePlace> lines;
+  for (const ShareOrigin& share : origins) {
+    const GroupId group = places.Merged(collector.origins()[share.origin].group);
+    SharePlace& line = lines[group];
+    line.group = group;
+    line.bytes += share.bytes;
+    line.count += share.count;
+    line.origins.push_back(share);
+  }
+  std::vector<SharePlace> result;
+  for (auto& [group, line] : lines) {
+    line.place = places.OfGroup(group);
+    result.push_back(std::move(line));
+  }
+  std::sort(result.begin(), result.end(), [](const SharePlace& a, const SharePlace& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.group < b.group;
+  });
+  return result;
+}
+
+PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, const DeviceState& device, Peak which) {
+  const HighWater& high = device.peak[which];
+  PeakFinding peak;
+  peak.device = device.device;
+  peak.level = which == kBlockPeak ? Level::kBlock : Level::kSegment;
+  peak.bytes = high.bytes;
+  peak.moment = MomentOf(high.index, high.time_us, steps);
+  peak.reserved = high.reserved;
+  std::map<std::string, NamedShare> libraries;
+  std::map<std::string, NamedShare> phases;
+  for (OriginId id = 0; id < collector.usage().size(); ++id) {
+    if (!CountsInPeak(collector, id, peak.level, device.device)) continue;
+    const Usage& usage = collector.usage()[id];
+    const uint64_t bytes = usage.BytesAt(which, device.epoch[which]);
+    if (bytes == 0) continue;
+    const uint64_t count = usage.CountAt(which, device.epoch[which]);
+    peak.by_origin.push_back({id, bytes, count});
+    const Origin& origin = collector.origins()[id];
+    std::string library = collector.origins().library_name(origin.library);
+    AddShare(libraries, library.empty() ? "unknown" : std::move(library), bytes, count);
+    AddShare(phases, std::string(PhaseName(origin.phase)), bytes, count);
+  }
+  std::sort(peak.by_origin.begin(), peak.by_origin.end(), [](const ShareOrigin& a, const ShareOrigin& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.origin < b.origin;
+  });
+  peak.by_line = ByLine(collector, places, peak.by_origin);
+  peak.by_library = Sorted(libraries);
+  peak.by_phase = Sorted(phases);
+  peak.born_last = high.born_last;
+  peak.born_last_bytes = high.born_last_bytes;
+  if (high.born_last != kNoOrigin) peak.born_last_place = places.OfOrigin(high.born_last);
+
+  // Single blocks: those that have died since, and those that are still alive.
+  std::vector<PeakBlock> blocks;
+  for (const PastBlock& past : high.past) {
+    blocks.push_back({past.origin, past.size, past.address, past.birth_index, past.birth_time_us, past.death_index});
+  }
+  for (const LiveSlot& slot : collector.pools().slots()) {
+    if (!slot.live || slot.birth_index > high.index || slot.origin == kNoOrigin) continue;
+    if (!CountsInPeak(collector, slot.origin, peak.level, device.device)) continue;
+    blocks.push_back({slot.origin, slot.size, slot.address, slot.birth_index, slot.birth_time_us, kNoIndex});
+  }
+  std::map<std::string, NamedShare> classes;
+  // An allocation that dies within two steps of the peak is part of the step's work, not a resident.
+  const double at = peak.moment.step;
+  std::map<GroupId, uint64_t> transient;
+  for (const PeakBlock& block : blocks) {
+    for (const SizeClass& size : kSizeClasses) {
+      if (block.bytes < size.below) {
+        AddShare(classes, size.name, block.bytes, 1);
+        break;
+      }
+    }
+    const double born = steps.StepAt(block.birth_index);
+    if (born < 0) peak.setup_bytes += block.bytes;
+    bool passing = false;
+    if (block.death_index != kNoIndex && born >= 0 && steps.real()) {
+      passing = steps.StepAt(block.death_index) - born < 2.0 && at - born < 2.0;
+    }
+    if (passing) {
+      peak.transient_bytes += block.bytes;
+      peak.largest_transient_bytes = std::max(peak.largest_transient_bytes, block.bytes);
+      transient[places.Merged(collector.origins()[block.origin].group)] += block.bytes;
+    }
+  }
+  for (SharePlace& line : peak.by_line) {
+    const auto it = transient.find(line.group);
+    if (it != transient.end()) line.transient_bytes = it->second;
+  }
+  for (const SizeClass& size : kSizeClasses) {
+    const auto it = classes.find(size.name);
+    if (it != classes.end()) peak.by_size_class.push_back(it->second);
+  }
+  std::sort(blocks.begin(), blocks.end(), [](const PeakBlock& a, const PeakBlock& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.birth_index < b.birth_index;
+  });
+  peak.largest.assign(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(std::min(blocks.size(), kBlocksListed)));
+  std::sort(blocks.begin(), blocks.end(),
+            [](const PeakBlock& a, const PeakBlock& b) { return a.birth_index < b.birth_index; });
+  peak.oldest.assign(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(std::min(blocks.size(), kBlocksListed)));
+
+  // Other high moments, each with another last birth.
+  std::vector<const PastPeak*> others;
+  for (const PastPeak& past : device.past_peaks) {
+    if (past.index != high.index && past.born_last != high.born_last) others.push_back(&past);
+  }
+  std::sort(others.begin(), others.end(), [](const PastPeak* a, const PastPeak* b) { return a->bytes > b->bytes; });
+  for (const PastPeak* past : others) {
+    OtherPeak other;
+    other.moment = MomentOf(past->index, past->time_us, steps);
+    other.bytes = past->bytes;
+    if (past->born_last != kNoOrigin) other.born_last = places.OfOrigin(past->born_last);
+    std::map<GroupId, SharePlace> lines;
+    for (const auto& [track, share] : past->tracks) {
+      const GroupId group = places.Merged(collector.tracks()[track].group);
+      SharePlace& line = lines[group];
+      line.group = group;
+      line.bytes += share.first;
+      line.count += share.second;
+    }
+    for (auto& [group, line] : lines) {
+      line.place = places.OfGroup(group);
+      other.by_line.push_back(std::move(line));
+    }
+    std::sort(other.by_line.begin(), other.by_line.end(),
+              [](const SharePlace& a, const SharePlace& b) { return a.bytes > b.bytes; });
+    peak.next.push_back(std::move(other));
+  }
+  return peak;
+}
+
+// Highest moment that is known when the bytes of `group` were never there. The same kind of peak at other times
+// is at most as high as the highest of its kind.
+uint64_t PeakWithout(const PeakFinding& peak, GroupId group, uint64_t bytes) {
+  uint64_t most = peak.bytes - std::min(peak.bytes, bytes);
+  for (const OtherPeak& other : peak.next) {
+    uint64_t own = 0;
+    for (const SharePlace& line : other.by_line) {
+      if (line.group == group) own = line.bytes;
+    }
+    most = std::max(most, other.bytes - std::min(other.bytes, own));
+  }
+  return most;
+}
+
+}  // namespace
+
+bool CountsInPeak(const Collector& collector, OriginId origin, Level level, int32_t device) {
+  const Track& track = collector.tracks()[collector.track_of(origin)];
+  return track.level == level && track.device == device;
+}
+
+std::vector<PeakFinding> FindPeaks(Collector& collector, Places& places, const Steps& steps) {
+  std::vector<PeakFinding> peaks;
+  for (const auto& [number, device] : collector.devices()) {
+    // What the program's tensors take; where no allocator reports them, what the driver gave.
+    if (device->peak[kBlockPeak].bytes != 0) {
+      peaks.push_back(Compose(collector, places, steps, *device, kBlockPeak));
+    }
+    if (device->peak[kSegmentPeak].bytes != 0) {
+      peaks.push_back(Compose(collector, places, steps, *device, kSegmentPeak));
+    }
+  }
+  return peaks;
+}
+
+std::vector<LiveFinding> FindLive(Collector& collector, Places& places) {
+  std::vector<LiveFinding> result;
+  for (const auto& [number, device] : collector.devices()) {
+    for (Level level : {Level::kBlock, Level::kSegment}) {
+      LiveFinding live;
+      live.device = number;
+      live.level = level;
+      std::vector<ShareOrigin> origins;
+      for (OriginId id = 0; id < collector.usage().size(); ++id) {
+        if (!CountsInPeak(collector, id, level, number)) continue;
+        const Usage& usage = collector.usage()[id];
+        if (usage.bytes == 0) continue;
+        origins.push_back({id, usage.bytes, usage.count});
+        live.bytes += usage.bytes;
+        live.count += usage.count;
+      }
+      if (live.count == 0) continue;
+      live.by_line = ByLine(collector, places, origins);
+      result.push_back(std::move(live));
+    }
+  }
+  return result;
+}
+
+std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const Steps& steps,
+                                    const std::vector<PeakFinding>& peaks) {
+  std::vector<PeakAdvice> advice;
+  // Bytes born on each device while the steps ran, to tell a device that only holds.
+  for (const PeakFinding& peak : peaks) {
+    if (peak.device < 0) continue;
+    const bool has_blocks = std::any_of(peaks.begin(), peaks.end(), [&](const PeakFinding& other) {
+      return other.device == peak.device && other.level == Level::kBlock;
+    });
+    if (peak.level == Level::kSegment && has_blocks) continue;
+
+    std::map<GroupId, uint64_t> loaded;
+    std::map<GroupId, uint64_t> optimizer;
+    std::map<GroupId, uint64_t> upcast;
+    std::map<GroupId, uint64_t> still_there;
+    const DeviceState& device = *collector.devices().at(peak.device);
+    const HighWater& high = device.peak[peak.level == Level::kBlock ? kBlockPeak : kSegmentPeak];
+    const uint64_t half = steps.real() && !steps.begin_index.empty() ? steps.begin_index[steps.begin_index.size() / 2] : 0;
+    std::map<OriginId, uint64_t> temporary;
+    std::map<OriginId, uint64_t> resident;
+    for (const PastBlock& past : high.past) {
+      const double born = steps.StepAt(past.birth_index);
+      if (born >= 0 && steps.StepAt(past.death_index) - born < 1.0) {
+        temporary[past.origin] += past.size;
+      } else if (past.death_index > half) {
+        resident[past.origin] += past.size;
+      }
+    }
+    for (const LiveSlot& slot : collector.pools().slots()) {
+      if (slot.live && slot.origin != kNoOrigin && slot.birth_index <= high.index) resident[slot.origin] += slot.size;
+    }
+    for (const ShareOrigin& share : peak.by_origin) {
+      const Origin& origin = collector.origins()[share.origin];
+      const GroupId group = places.Merged(origin.group);
+      const auto kept = resident.find(share.origin);
+      if (origin.loads_checkpoint && kept != resident.end()) loaded[group] += kept->second;
+      const auto brief = temporary.find(share.origin);
+      if (brief == temporary.end()) continue;
+      if (origin.phase == Phase::kOptimizer) optimizer[group] += brief->second;
+      if (share.bytes * 20 > peak.bytes && places.StackNames(origin, "_to_copy")) upcast[group] += brief->second;
+    }
+    const auto add = [&](PeakAdvice::Kind kind, GroupId group, uint64_t bytes, bool headline, std::string text) {
+      PeakAdvice one;
+      one.kind = kind;
+      one.place = places.OfGroup(group);
+      one.device = peak.device;
+      one.bytes = bytes;
+      one.peak_without = PeakWithout(peak, group, bytes);
+      one.headline = headline;
+      one.text = std::move(text);
+      advice.push_back(std::move(one));
+    };
+    const auto large = [&](uint64_t bytes, uint64_t percent) { return bytes * 100 >= peak.bytes * percent; };
+    for (const auto& [group, bytes] : loaded) {
+      if (large(bytes, 5)) {
+        add(PeakAdvice::Kind::kCheckpointResident, group, bytes, large(bytes, 10),
+            "a loaded checkpoint stays on the device beside the model: load it with map_location=\"cpu\" and drop it "
+            "after load_state_dict");
+      }
+    }
+    for (const auto& [group, bytes] : optimizer) {
+      if (large(bytes, 5)) {
+        add(PeakAdvice::Kind::kOptimizerTemporary, group, bytes, large(bytes, 10),
+            "the optimizer holds temporaries as large as the parameters it updates: foreach=False or fused=True");
+      }
+    }
+    for (const auto& [group, bytes] : upcast) {
+      if (large(bytes, 5)) {
+        add(PeakAdvice::Kind::kUpcast, group, bytes, large(bytes, 15),
+            "a copy in another type is alive at the peak: convert in pieces, or compute in the narrower type");
+      }
+    }
+    // One line whose temporaries are most of the peak, in a few large pieces.
+    for (const SharePlace& line : peak.by_line) {
+      if (!large(line.transient_bytes, 30)) continue;
+      uint64_t largest = 0;
+      for (const PeakBlock& block : peak.largest) {
+        if (places.Merged(collector.origins()[block.origin].group) == line.group) largest = std::max(largest, block.bytes);
+      }
+      const bool few = largest * 8 >= line.transient_bytes;
+      add(PeakAdvice::Kind::kDominantTemporary, line.group, line.transient_bytes,
+          few && large(line.transient_bytes, 50),
+          "what this line makes in each step is most of the peak: compute it in smaller pieces, or recompute it in "
+          "backward (checkpointing)");
+    }
+    // A device that only holds while another one works.
+    uint64_t born_in_steps = 0;
+    uint64_t others_born_in_steps = 0;
+    for (OriginId id = 0; id < collector.usage().size(); ++id) {
+      const Usage& usage = collector.usage()[id];
+      const Origin& origin = collector.origins()[id];
+      if (origin.level != Level::kBlock || usage.births == 0) continue;
+      (origin.device == peak.device ? born_in_steps : others_born_in_steps) += usage.births;
+    }
+    if (born_in_steps <= 2 && others_born_in_steps > born_in_steps && !peak.by_line.empty()) {
+      add(PeakAdvice::Kind::kWrongDevice, peak.by_line.front().group, peak.bytes, true,
+          "device " + std::to_string(peak.device) + " holds memory but does no work: the data was put on the wrong device");
+    }
+  }
+  std::stable_sort(advice.begin(), advice.end(), [](const PeakAdvice& a, const PeakAdvice& b) {
+    return a.headline != b.headline ? a.headline : a.bytes > b.bytes;
+  });
+  return advice;
+}
+
+std::string_view PeakAdviceName(PeakAdvice::Kind kind) {
+  switch (kind) {
+    case PeakAdvice::Kind::kCheckpointResident:
+      return "checkpoint left on the device";
+    case PeakAdvice::Kind::kOptimizerTemporary:
+      return "optimizer temporaries";
+    case PeakAdvice::Kind::kUpcast:
+      return "copy in another type";
+    case PeakAdvice::Kind::kDominantTemporary:
+      return "dominant temporaries";
+    case PeakAdvice::Kind::kWrongDevice:
+      return "wrong device";
+    case PeakAdvice::Kind::kDriverInternal:
+      return "taken by the driver";
+    case PeakAdvice::Kind::kTwoGenerations:
+      return "two generations alive";
+  }
+  return "";
+}
+
+std::string_view PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kUnknown:
+      return "unknown";
+    case Phase::kForward:
+      return "forward and other Python";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kOptimizer:
+      return "optimizer";
+    case Phase::kLoading:
+      return "loading";
+    case Phase::kEvaluation:
+      return "evaluation";
+    case Phase::kCollective:
+      return "collectives";
+  }
+  return "";
+}
+
+}  // namespace gpumemtrace::analyzer

@@ -1,0 +1,176 @@
+#include "analyzer/analyses/trend.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+// Rises in fewer distinct steps than this are one-offs: late state, plans, workspaces.
+constexpr uint64_t kFewestRises = 3;
+// The chance, were the growth still going on, that it shows nothing for so long: below it, it has ended.
+constexpr double kEnded = 0.05;
+// Growth in the later half below this part of that in the earlier half: a cache that fills up.
+constexpr double kSlowing = 0.34;
+
+double Chance(uint64_t rises, double steps, double quiet) {
+  // Laplace's rule for the chance of a rise per step, from what was seen while it grew.
+  const double rate = std::min(0.999, (static_cast<double>(rises) + 1.0) / (std::max(1.0, steps) + 2.0));
+  return std::pow(1.0 - rate, quiet);
+}
+
+}  // namespace
+
+double TheilSenSlope(const std::vector<std::pair<double, double>>& points) {
+  std::vector<std::pair<double, double>> chosen;
+  constexpr size_t kMost = 300;
+  if (points.size() <= kMost) {
+    chosen = points;
+  } else {
+    for (size_t i = 0; i < kMost; ++i) chosen.push_back(points[i * (points.size() - 1) / (kMost - 1)]);
+  }
+  std::vector<double> slopes;
+  slopes.reserve(chosen.size() * chosen.size() / 2);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    for (size_t j = i + 1; j < chosen.size(); ++j) {
+      if (chosen[j].first > chosen[i].first) {
+        slopes.push_back((chosen[j].second - chosen[i].second) / (chosen[j].first - chosen[i].first));
+      }
+    }
+  }
+  if (slopes.empty()) return 0;
+  std::nth_element(slopes.begin(), slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2), slopes.end());
+  return slopes[slopes.size() / 2];
+}
+
+Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendBy by) {
+  Trend trend;
+  trend.points = floors.size();
+  if (floors.size() < 2) return trend;
+  const size_t n = floors.size();
+  // What survives for good: the least of everything that comes later. Saw-teeth vanish in it.
+  std::vector<uint64_t> count(n);
+  std::vector<uint64_t> bytes(n);
+  count[n - 1] = floors[n - 1].count;
+  bytes[n - 1] = floors[n - 1].bytes;
+  for (size_t i = n - 1; i-- > 0;) {
+    count[i] = std::min(floors[i].count, count[i + 1]);
+    bytes[i] = std::min(floors[i].bytes, bytes[i + 1]);
+  }
+  const std::vector<uint64_t>& measure = by == TrendBy::kCount ? count : bytes;
+  const auto raw = [&](size_t i) { return by == TrendBy::kCount ? floors[i].count : floors[i].bytes; };
+
+  // By count nothing may stay while each object is larger than before.
+  if (by == TrendBy::kCount && measure[n - 1] == measure[0] && bytes[n - 1] > bytes[0]) {
+    trend = JudgeTrend(floors, last_step, TrendBy::kBytes);
+    if (trend.grows && trend.kind == GrowthKind::kLeak) trend.kind = GrowthKind::kLongerSteps;
+    return trend;
+  }
+
+  // The height of earlier teeth: falls of the raw curve to near its floor.
+  uint64_t tooth = 0;
+  uint64_t teeth = 0;
+  size_t tooth_begin = 0;  // where the last, unfinished tooth began
+  {
+    uint64_t low = raw(0);
+    uint64_t high = raw(0);
+    for (size_t i = 1; i < n; ++i) {
+      const uint64_t value = raw(i);
+      if (high > low && value < high && high - value > (high - low) / 2) {
+        tooth = std::max(tooth, high - low);
+        ++teeth;
+        low = value;
+        high = value;
+        tooth_begin = i;
+      }
+      low = std::min(low, value);
+      high = std::max(high, value);
+    }
+  }
+
+  std::vector<size_t> rises;
+  for (size_t i = 1; i < n; ++i) {
+    if (measure[i] > measure[i - 1]) rises.push_back(i);
+  }
+  trend.grown_count = count[n - 1] - count[0];
+  trend.grown_bytes = bytes[n - 1] - std::min(bytes[0], bytes[n - 1]);
+  trend.rises = rises.size();
+  if (rises.empty()) {
+    if (teeth >= 2 && tooth > raw(0)) {
+      trend.grows = true;
+      trend.kind = GrowthKind::kSawtooth;
+      trend.confidence = 0.9;
+    }
+    return trend;
+  }
+  trend.grows = true;
+  const size_t first = rises.front();
+  const size_t last = rises.back();
+  const double first_step = floors[first].step;
+  const double end_step = floors[last].step;
+  trend.since_step = floors[first - 1].step;
+  trend.until_step = end_step;
+
+  // Inside the last tooth nothing can be told from a tooth.
+  if (teeth >= 1 && floors[first].step >= floors[tooth_begin].step) {
+    const uint64_t grown = measure[n - 1] - measure[0];
+    if (static_cast<double>(grown) <= 1.3 * static_cast<double>(tooth)) {
+      trend.kind = GrowthKind::kSawtooth;
+      trend.confidence = 0.8;
+      return trend;
+    }
+  }
+
+  // Rate between the first and the last rise.
+  const double span = end_step - first_step;
+  if (span > 0) {
+    trend.count_per_step = static_cast<double>(count[last] - count[first]) / span;
+    trend.bytes_per_step = (static_cast<double>(bytes[last]) - static_cast<double>(bytes[first])) / span;
+  }
+
+  if (rises.size() < kFewestRises) {
+    trend.kind = GrowthKind::kOneOff;
+    trend.confidence = 0.8;
+    return trend;
+  }
+
+  const double quiet = std::max(0.0, last_step - end_step);
+  trend.still_growing = Chance(rises.size(), end_step - trend.since_step, quiet) >= kEnded;
+  if (!trend.still_growing) {
+    // Many rises that then stop: something filled up. Few: state that came in parts.
+    trend.kind = rises.size() <= 3 ? GrowthKind::kOneOff : GrowthKind::kSaturated;
+    trend.confidence = 1.0 - Chance(rises.size(), end_step - trend.since_step, quiet);
+    return trend;
+  }
+
+  if (rises.size() >= 6) {
+    const double middle = (first_step + last_step) / 2;
+    uint64_t early = 0;
+    uint64_t late = 0;
+    for (size_t i : rises) {
+      (floors[i].step <= middle ? early : late) += measure[i] - measure[i - 1];
+    }
+    if (static_cast<double>(late) < kSlowing * static_cast<double>(early)) {
+      trend.kind = GrowthKind::kSlowing;
+      trend.confidence = 0.7;
+      return trend;
+    }
+  }
+  trend.kind = GrowthKind::kLeak;
+
+  // One large jump among many small rises is state, not rate: the median of slopes does not see it.
+  std::vector<std::pair<double, double>> curve;
+  for (size_t i = first; i <= last; ++i) curve.emplace_back(floors[i].step, static_cast<double>(bytes[i]));
+  const double slope = TheilSenSlope(curve);
+  if (slope > 0 && std::abs(slope - trend.bytes_per_step) > 0.25 * trend.bytes_per_step && rises.size() >= 8) {
+    trend.bytes_per_step = slope;
+    std::vector<std::pair<double, double>> counts;
+    for (size_t i = first; i <= last; ++i) counts.emplace_back(floors[i].step, static_cast<double>(count[i]));
+    const double count_slope = TheilSenSlope(counts);
+    if (count_slope > 0) trend.count_per_step = count_slope;
+  }
+  trend.confidence = 1.0 - std::pow(0.5, static_cast<double>(rises.size()) / 2.0);
+  return trend;
+}
+
+}  // namespace gpumemtrace::analyzer

@@ -1,0 +1,96 @@
+#include "analyzer/analyses/unheld.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+struct Sign {
+  // Part of the name of a native function (PyTorch 2.x's own names unless said).
+  const char* function;
+  const char* text;
+  bool workspace;
+};
+
+constexpr Sign kSigns[] = {
+    {"getCUDABlasLtWorkspace", "a cuBLASLt workspace, which PyTorch keeps for each handle and stream", true},
+    {"getCUDABlasWorkspace", "a cuBLAS workspace, which PyTorch keeps for each handle and stream", true},
+    {"getNewWorkspace", "a cuBLAS workspace, which PyTorch keeps for each handle and stream", true},
+    {"parseChosenWorkspaceSize", "a cuBLAS workspace, which PyTorch keeps for each handle and stream", true},
+    {"getCurrentCUDABlasHandle", "a cuBLAS workspace, which PyTorch keeps for each handle and stream", true},
+    {"CUDABlasLtHandle", "a cuBLASLt workspace, which PyTorch keeps for each handle and stream", true},
+    {"cudnn", "a cuDNN workspace or plan", true},
+    {"cublas", "a cuBLAS handle or workspace", true},
+    {"cufft", "a cuFFT plan's work area", true},
+    {"nccl", "a buffer of NCCL", true},
+    {"DropoutState", "the state of a cuDNN dropout", true},
+    {"CUDAGeneratorState", "the state of a random number generator", true},
+    {"CUDAGraph", "memory of a captured CUDA graph", false},
+};
+
+bool Contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+// Api names that say that memory was shared with another process.
+bool SharesMemory(const TraceModel& model) {
+  return std::any_of(model.strings.begin(), model.strings.end(), [](const std::string& text) {
+    return text == "cudaIpcGetMemHandle" || text == "cuIpcGetMemHandle";
+  });
+}
+
+bool CallsPython(const TraceModel& model, StackId stack, std::initializer_list<std::string_view> names,
+                 std::string_view file) {
+  for (const FrameId id : model.StackFrames(stack)) {
+    const FrameInfo& frame = model.Frame(id);
+    if (!frame.is_python()) continue;
+    const CodeObjectInfo& code = model.Code(frame.code_object);
+    if (!file.empty() && !Contains(model.String(code.file), file)) continue;
+    const std::string_view function = model.String(code.qualified_name);
+    for (const std::string_view name : names) {
+      if (Contains(function, name)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+UnheldReason WhyNoObject(const TraceModel& model, SiteId site_id, Symbolizer& symbols) {
+  const SiteInfo& site = model.Site(site_id);
+  UnheldReason reason;
+  for (const FrameId frame : model.StackFrames(site.native_stack)) {
+    for (const Location& location : symbols.Resolve(frame)) {
+      const std::string_view module = location.module;
+      for (const Sign& sign : kSigns) {
+        if (!Contains(location.function, sign.function) &&
+            !(sign.workspace && module.starts_with("lib") && module.substr(3).starts_with(sign.function))) {
+          continue;
+        }
+        reason.text = sign.text;
+        reason.workspace = sign.workspace;
+        reason.certain = true;
+        return reason;
+      }
+    }
+  }
+  if (SharesMemory(model)) {
+    reason.text =
+        "probably shared with another process (CUDA IPC) and never opened or released there: PyTorch keeps "
+        "the "
+        "block until the receiver has counted down";
+  } else if (site.forward_stack != 0) {
+    reason.text = "born in backward: a gradient that Python never looked at, or held by C++";
+  } else if (site.python_stack != 0) {
+    reason.text = CallsPython(model, site.python_stack, {"capture", "graph"}, "cuda/graphs.py")
+                      ? "memory of a captured CUDA graph"
+                      : "held by C++: probably saved by the autograd graph of a tensor that is alive, or by "
+                        "an extension";
+  } else {
+    reason.text = "held by C or C++ code";
+  }
+  return reason;
+}
+
+}  // namespace gpumemtrace::analyzer

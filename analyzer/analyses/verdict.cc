@@ -1,0 +1,178 @@
+#include "analyzer/analyses/verdict.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "analyzer/report/text.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+std::string Bytes(double bytes) { return FormatBytes(static_cast<uint64_t>(std::llround(std::max(0.0, bytes)))); }
+
+std::string PerStep(const Culprit& culprit, bool real_steps) {
+  const std::string unit = real_steps ? "/step" : "/slice";
+  if (culprit.bytes_per_step >= 1) return Bytes(culprit.bytes_per_step) + unit;
+  char count[64];
+  std::snprintf(count, sizeof count, "%.3g objects", culprit.count_per_step);
+  return count + unit;
+}
+
+Culprit FromGrowth(const GrowthFinding& growth) {
+  Culprit culprit;
+  culprit.place = growth.place;
+  culprit.bytes_per_step = growth.bytes_per_step;
+  culprit.count_per_step = growth.count_per_step;
+  culprit.since_step = growth.since_step;
+  culprit.confidence = growth.confidence;
+  culprit.bytes = growth.grown_bytes;
+  culprit.kind = std::string(GrowthKindName(growth.kind));
+  culprit.level = growth.level;
+  culprit.space = growth.space;
+  culprit.device = growth.device;
+  return culprit;
+}
+
+bool Suspicious(const GrowthFinding& growth) {
+  return !growth.suppressed && growth.confidence >= 0.3 &&
+         (growth.kind == GrowthKind::kLeak || growth.kind == GrowthKind::kUnattributed);
+}
+
+// Growth that is there for the user to see and has an explanation: the run is then clean, whatever its peak.
+bool ExplainedGrowth(const Findings& findings) {
+  uint64_t peak = 0;
+  for (const PeakFinding& finding : findings.peaks) peak = std::max(peak, finding.bytes);
+  for (const GrowthFinding& growth : findings.growth) {
+    if (growth.kind == GrowthKind::kOneOff && growth.since_step < 2) continue;  // warm-up
+    if (growth.grown_bytes * 20 >= peak && peak != 0) return true;
+  }
+  return false;
+}
+
+void Clean(const Findings& findings, Verdict& verdict) {
+  verdict.kind = VerdictKind::kClean;
+  verdict.confidence = findings.steps.real() ? std::min(0.99, 1.0 - std::pow(0.8, findings.steps.count)) : 0.3;
+  verdict.headline = "no leak found";
+  if (findings.steps.real()) {
+    verdict.headline += " in " + Plural(findings.steps.count, "step");
+  } else {
+    verdict.headline += "; no steps were found, so growth was looked for over equal parts of the run";
+  }
+}
+
+}  // namespace
+
+Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
+  Verdict verdict;
+  if (changes == 0) {
+    verdict.kind = VerdictKind::kUnjudged;
+    verdict.headline = "nothing was recorded";
+    return verdict;
+  }
+  const bool real = findings.steps.real();
+  double leaked = 0;
+  double stranded = 0;
+  const GrowthFinding* cache = nullptr;
+  for (const GrowthFinding& growth : findings.growth) {
+    if (Suspicious(growth)) {
+      leaked += growth.bytes_per_step;
+      verdict.culprits.push_back(FromGrowth(growth));
+      verdict.confidence = std::max(verdict.confidence, growth.confidence);
+    }
+    if (growth.kind == GrowthKind::kStrandedCache && !growth.suppressed && growth.bytes_per_step > stranded) {
+      stranded = growth.bytes_per_step;
+      cache = &growth;
+    }
+  }
+  if (cache != nullptr && stranded > leaked) {
+    verdict.kind = VerdictKind::kFragmentation;
+    verdict.culprits.insert(verdict.culprits.begin(), FromGrowth(*cache));
+    verdict.bytes_per_step = stranded;
+    verdict.confidence = cache->confidence;
+    verdict.headline = "FRAGMENTATION: the allocator's cache grows by " + Bytes(stranded) +
+                       (real ? "/step" : "/slice") + ", first asked for at " + cache->place.Short() +
+                       "; what is allocated does not";
+    return verdict;
+  }
+  if (!verdict.culprits.empty()) {
+    verdict.kind = VerdictKind::kLeak;
+    verdict.bytes_per_step = leaked;
+    const Culprit& worst = verdict.culprits.front();
+    verdict.headline = "LEAK: " + PerStep(worst, real) + " born at " + worst.place.Short();
+    if (worst.since_step >= 1) {
+      verdict.headline += ", since step " + std::to_string(static_cast<uint64_t>(worst.since_step));
+    }
+    if (verdict.culprits.size() > 1) {
+      verdict.headline += ", and " + Plural(verdict.culprits.size() - 1, "more line");
+      if (leaked >= 1) verdict.headline += " (" + Bytes(leaked) + (real ? "/step" : "/slice") + " in all)";
+    }
+    return verdict;
+  }
+  for (const FragmentationFinding& fragmentation : findings.fragmentation) {
+    if (!fragmentation.headline) continue;
+    verdict.kind = VerdictKind::kFragmentation;
+    Culprit culprit;
+    culprit.kind = "fragmentation";
+    culprit.device = fragmentation.device;
+    culprit.confidence = 0.8;
+    culprit.bytes = fragmentation.worst.gap_bytes;
+    if (!fragmentation.worst.pins.empty()) {
+      culprit.place = fragmentation.worst.pins.front().place;
+      verdict.culprits.push_back(culprit);
+    }
+    if (fragmentation.needless_place_bytes != 0) {
+      culprit.place = fragmentation.needless_place;
+      culprit.bytes = fragmentation.needless_place_bytes;
+      verdict.culprits.push_back(culprit);
+    }
+    verdict.confidence = 0.8;
+    verdict.headline = "FRAGMENTATION: " + FormatBytes(fragmentation.worst.gap_bytes) + " of " +
+                       FormatBytes(fragmentation.worst.reserved) + " lie in holes";
+    if (!verdict.culprits.empty()) verdict.headline += " pinned by " + verdict.culprits.front().place.Short();
+    return verdict;
+  }
+  if (!ExplainedGrowth(findings)) {
+    for (const PeakAdvice& advice : findings.advice) {
+      if (!advice.headline) continue;
+      Culprit culprit;
+      culprit.place = advice.place;
+      culprit.bytes = advice.bytes;
+      culprit.kind = std::string(PeakAdviceName(advice.kind));
+      culprit.device = advice.device;
+      culprit.confidence = 0.7;
+      verdict.culprits.push_back(std::move(culprit));
+    }
+    if (!verdict.culprits.empty()) {
+      const Culprit& worst = verdict.culprits.front();
+      verdict.kind = VerdictKind::kPeak;
+      verdict.confidence = worst.confidence;
+      verdict.headline = "PEAK: nothing leaks; " + FormatBytes(worst.bytes) + " of the peak are avoidable at " +
+                         worst.place.Short() + " (" + worst.kind + ")";
+      return verdict;
+    }
+  }
+  Clean(findings, verdict);
+  if (gaps != 0) {
+    verdict.headline += ", but parts of the trace are missing";
+    verdict.confidence /= 2;
+  }
+  return verdict;
+}
+
+std::string_view VerdictName(VerdictKind kind) {
+  switch (kind) {
+    case VerdictKind::kClean:
+      return "clean";
+    case VerdictKind::kLeak:
+      return "leak";
+    case VerdictKind::kFragmentation:
+      return "fragmentation";
+    case VerdictKind::kPeak:
+      return "peak";
+    case VerdictKind::kUnjudged:
+      return "unjudged";
+  }
+  return "";
+}
+
+}  // namespace gpumemtrace::analyzer
