@@ -49,9 +49,8 @@ __attribute__((noinline, cold)) UnwindRule DeriveRule(uint64_t pc, bool exact, u
 __attribute__((noinline, cold)) bool LearnBounds(ThreadStacks& thread, uint64_t owner, uint64_t sp) {
   if (thread.owner != owner) {
     const StackBounds bounds = FindStackBounds(sp);
-    // On a signal stack or a coroutine's: ask again the next time.
-    if (bounds.high == 0) return false;
-    thread.owner = owner;
+    // On a signal stack or a coroutine's nothing is known, and the next capture asks again.
+    thread.owner = bounds.high != 0 ? owner : 0;
     thread.stack_low = bounds.low;
     thread.stack_high = bounds.high;
     thread.remembered_count = 0;
@@ -156,14 +155,17 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
   registers.low = registers.sp;
   registers.high = thread.stack_high;
   registers.exact = false;
+  const uint64_t first = registers.pc;
   if (thread.owner != owner || registers.sp - thread.stack_low >= thread.stack_high - thread.stack_low)
       [[unlikely]] {
     const bool on_own_stack = LearnBounds(thread, owner, registers.sp);
     registers.high = thread.stack_high;
     if (!on_own_stack) {
       const StackBounds other = FindSignalStack(registers.sp);
-      if (other.high == 0) return WalkByLibunwind(thread, stop, most);
+      if (other.high == 0) return WalkByLibunwind(thread, stop, most, first);
       registers.high = other.high;
+      // What was read there before may not be there any more.
+      thread.remembered_count = 0;
     }
   }
   const uint64_t generation = thread.generation;
@@ -187,11 +189,13 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
       const RememberedFrame& candidate = thread.remembered[candidates - 1];
       if (candidate.sp == registers.sp && candidate.pc == registers.pc && candidate.bp == registers.bp &&
           candidate.exact == registers.exact) {
-        if (kept + candidate.kept <= most && Unchanged(thread, candidates - 1) == 0) {
+        const uint32_t unchanged = Unchanged(thread, candidates - 1);
+        if (unchanged == 0 && kept + candidate.kept <= most) {
           reused = candidates;
           break;
         }
-        --candidates;
+        // Every frame from here to that one leads to the same difference.
+        candidates = unchanged;
       }
     }
     const bool is_own = own.Contains(registers.pc);
@@ -202,7 +206,7 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
       }
       ++kept;
     }
-    if (fresh == kMaxFrames) return WalkByLibunwind(thread, stop, most);
+    if (fresh == kMaxFrames) return WalkByLibunwind(thread, stop, most, first);
     UnwoundFrame& frame = thread.fresh[fresh++];
     frame = {.pc = registers.pc,
              .sp = registers.sp,
@@ -215,10 +219,10 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
     const Step step = StepOut(registers, thread, generation, frame);
     if (step == Step::kOutermost) break;
     if (step == Step::kLost) [[unlikely]] {
-      return WalkByLibunwind(thread, stop, most);
+      return WalkByLibunwind(thread, stop, most, first);
     }
   }
-  if (reused + fresh > kMaxFrames) return WalkByLibunwind(thread, stop, most);
+  if (reused + fresh > kMaxFrames) return WalkByLibunwind(thread, stop, most, first);
   uint32_t count = reused;
   uint64_t hash = count != 0 ? thread.remembered[count - 1].hash : kSalt0;
   uint32_t total = count != 0 ? thread.remembered[count - 1].kept : 0;
@@ -250,7 +254,7 @@ std::span<const uint64_t> NativeAddresses(ThreadStacks& thread, const NativeWalk
   return {thread.native, walk.count};
 }
 
-NativeWalk WalkByLibunwind(ThreadStacks& thread, const PythonInterpreter* stop, size_t most) {
+NativeWalk WalkByLibunwind(ThreadStacks& thread, const PythonInterpreter* stop, size_t most, uint64_t first) {
   g_libunwind_walks.fetch_add(1, std::memory_order_relaxed);
   NativeWalk walk;
   thread.remembered_count = 0;
@@ -278,7 +282,10 @@ NativeWalk WalkByLibunwind(ThreadStacks& thread, const PythonInterpreter* stop, 
     }
     if (stop != nullptr) thread.native_hint = static_cast<uint32_t>(end + kHintSlack);
     const CodeRange own = OwnCode();
-    for (size_t i = 0; i < end && walk.count < most; ++i) {
+    size_t start = 0;
+    while (start < end && addresses[start] != first) ++start;
+    if (start == end) start = 0;
+    for (size_t i = start; i < end && walk.count < most; ++i) {
       if (!own.Contains(addresses[i])) addresses[walk.count++] = addresses[i];
     }
     break;

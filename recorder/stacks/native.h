@@ -28,8 +28,9 @@ NativeWalk WalkNative(ThreadStacks& thread, const PythonInterpreter* stop, size_
 // The addresses of the stack that WalkNative returned last.
 std::span<const uint64_t> NativeAddresses(ThreadStacks& thread, const NativeWalk& walk);
 
-// The same as WalkNative by libunwind alone; for what the rules cannot say, and for tests.
-NativeWalk WalkByLibunwind(ThreadStacks& thread, const PythonInterpreter* stop, size_t most);
+// The same as WalkNative by libunwind alone; for what the rules cannot say, and for tests. The stack begins
+// with the return address `first`, or here when that is not found.
+NativeWalk WalkByLibunwind(ThreadStacks& thread, const PythonInterpreter* stop, size_t most, uint64_t first);
 
 // How often, in this process, a stack was left to libunwind. For tests and benchmarks.
 uint64_t LibunwindWalks();
