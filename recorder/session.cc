@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <new>
 
+#include "recorder/census/census.h"
 #include "recorder/file/output_path.h"
 #include "recorder/header.h"
 #include "recorder/memory/pages.h"
@@ -110,7 +111,10 @@ bool Session::Open(std::span<const char* const> api_names) {
     memory_.RemoveFile();
     return false;
   }
+  census::Configure(options_.census);
   StartThread();
+  // Attaches itself to a Python interpreter; a program may end before the writer thread first wakes.
+  census::Observe(sys::MonotonicNs(), 0, 0);
   return true;
 }
 
@@ -155,7 +159,10 @@ void Session::RunWriter() {
     LookAtModules();
     const int error = writer_.Drain(Writer::Order::kExact);
     const uint32_t fullest = writer_.fullest();
+    const uint64_t live_blocks = writer_.live_blocks();
+    const uint64_t live_bytes = writer_.live_block_bytes();
     drain_lock_.Release();
+    census::Observe(sys::MonotonicNs(), live_blocks, live_bytes);
     if (error == 0) stalled_.store(false, std::memory_order_relaxed);
     // Aim at rings between a quarter and a half full, so that packets are large and nobody has to wake us.
     if (fullest > 128) {

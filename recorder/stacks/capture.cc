@@ -63,22 +63,14 @@ bool DefineModule(ThreadStacks& thread, uint64_t address, uint64_t serial, Defin
 // The number of a code object that has been defined in this thread's ring, 0 when there was no room.
 uint64_t DefineCode(ThreadStacks& thread, const PythonLayout& layout, const char* code,
                     DefinitionSink& sink) {
-  const uint64_t identity = CodeIdentity(layout, code);
-  KnownCode* set = thread.codes[Mix(reinterpret_cast<uint64_t>(code), kSalt0) % kCodeSets];
-  for (size_t i = 0; i < kCodeWays; ++i) {
-    if (set[i].number != 0 && set[i].code == code && set[i].identity == identity) return set[i].number;
-  }
   const CodeDefinition definition = ReadCode(layout, code, thread.text);
-  // The same code at another address needs no second definition.
-  for (const KnownCode& known : std::span(set, kCodeWays)) {
-    if (known.number == definition.number) {
-      set[0] = {code, identity, definition.number};
-      return definition.number;
-    }
+  uint64_t* set = thread.codes[definition.number % kCodeSets];
+  for (size_t i = 0; i < kCodeWays; ++i) {
+    if (set[i] == definition.number) return definition.number;
   }
   if (!sink.DefineCode(definition)) return 0;
-  std::memmove(set + 1, set, (kCodeWays - 1) * sizeof(KnownCode));
-  set[0] = {code, identity, definition.number};
+  std::memmove(set + 1, set, (kCodeWays - 1) * sizeof(uint64_t));
+  set[0] = definition.number;
   return definition.number;
 }
 
@@ -144,7 +136,11 @@ uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, Definition
   const PythonInterpreter* interpreter = CurrentInterpreter();
   PythonWalk python;
   if (options.python && interpreter != nullptr) {
-    python = WalkPython(*interpreter, {thread.python, std::min(options.max_python, kMaxFrames)});
+    const char* state = static_cast<const char*>(interpreter->this_thread_state());
+    if (state != nullptr) {
+      python = interpreter->walk(state, interpreter->code_type,
+                                 {thread.python, std::min(options.max_python, kMaxFrames)});
+    }
   }
   NativeWalk native;
   if (options.native != NativeDepth::kNone) {

@@ -126,6 +126,7 @@ PythonInterpreter Examine(const Symbols& symbols) {
   }
   found.facts.supported = true;
   found.layout = layout;
+  found.walk = FindPythonWalk(*layout);
   found.this_thread_state = reinterpret_cast<void* (*)()>(symbols.this_thread_state);
   found.code_type = symbols.code_type;
   if (symbols.evaluate != nullptr) {

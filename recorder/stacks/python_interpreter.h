@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "recorder/stacks/python_layout.h"
+#include "recorder/stacks/python_walk.h"
 #include "recorder/stacks/stacks.h"
 
 namespace gpumemtrace::recorder::stacks {
@@ -15,6 +16,7 @@ struct PythonInterpreter {
   // PyGILState_GetThisThreadState: reads a thread-specific slot; needs no GIL.
   void* (*this_thread_state)() = nullptr;
   const void* code_type = nullptr;
+  PythonWalkFunction walk = nullptr;
   // Code of _PyEval_EvalFrameDefault; empty when it is not exported.
   uint64_t evaluation_start = 0;
   uint64_t evaluation_end = 0;

@@ -1,5 +1,5 @@
-// Where CPython keeps what a stack needs: offsets of members, per minor version. The one place that knows
-// them; everything else reads through a PythonLayout.
+// Where CPython keeps what a stack needs: offsets of members, per minor version (python_layout_table.h), and
+// the checks that a running interpreter is what the table says.
 #pragma once
 
 #include <cstdint>

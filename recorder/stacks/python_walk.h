@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "recorder/stacks/python_interpreter.h"
+#include "recorder/stacks/python_layout.h"
 #include "recorder/stacks/stacks.h"
 
 namespace gpumemtrace::recorder::stacks {
@@ -25,11 +25,12 @@ struct PythonWalk {
   uint64_t hash = 0;
 };
 
-// Writes frames, innermost first, at most frames.size() of them.
-PythonWalk WalkPython(const PythonInterpreter& interpreter, std::span<RawPythonFrame> frames);
+// Writes the frames of a PyThreadState, innermost first, at most frames.size() of them.
+using PythonWalkFunction = PythonWalk (*)(const char* thread, const void* code_type,
+                                          std::span<RawPythonFrame> frames);
 
-// What tells one code object from another that later lies at the same address. Code objects on a chain only.
-uint64_t CodeIdentity(const PythonLayout& layout, const char* code);
+// The walk for one of the layouts in the table.
+PythonWalkFunction FindPythonWalk(const PythonLayout& layout);
 
 // Room for texts that have to be converted.
 struct CodeText {

@@ -19,13 +19,8 @@ struct KnownStack {
 inline constexpr size_t kStackWays = 4;
 inline constexpr size_t kStackSets = 8192;
 
-struct KnownCode {
-  const char* code;
-  uint64_t identity;
-  // Number that was defined in this thread's ring; 0 = empty.
-  uint64_t number;
-};
-inline constexpr size_t kCodeWays = 2;
+// Numbers of code objects that were defined in this thread's ring; 0 = empty.
+inline constexpr size_t kCodeWays = 4;
 inline constexpr size_t kCodeSets = 1024;
 
 // Modules already defined, by serial modulo this; emptied whenever something is unloaded.
@@ -77,7 +72,7 @@ struct ThreadStacks {
   alignas(64) uint64_t native[kMaxFrames];
   RawPythonFrame python[kMaxFrames];
   PythonFrame defined_python[kMaxFrames];
-  KnownCode codes[kCodeSets][kCodeWays];
+  uint64_t codes[kCodeSets][kCodeWays];
   uint64_t modules[kModuleBits / 64];
   CodeText text;
   alignas(64) KnownStack stacks[kStackSets][kStackWays];
