@@ -19,6 +19,7 @@ for library in (RELEASED, HELD):
     library.probe_definitions.restype = ctypes.c_uint64
     library.probe_text.restype = ctypes.c_size_t
     library.probe_text.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+    library.probe_libunwind_walks.restype = ctypes.c_uint64
     library.probe_reason.restype = ctypes.c_char_p
 CALLBACK = ctypes.CFUNCTYPE(None)
 
@@ -130,6 +131,8 @@ def compare(number, wanted, library=RELEASED):
 
 class Stacks(unittest.TestCase):
     def both(self):
+        for to_python in (0, 1):
+            self.assertEqual(RELEASED.probe_native_equals_libunwind(to_python), 1)
         for library in (RELEASED, HELD):
             number, wanted = library.probe_capture(0, 128, 256), expected()
             compare(number, wanted, library)
