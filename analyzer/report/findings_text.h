@@ -1,0 +1,29 @@
+// How findings look in text and JSON: places, curves, moments, stacks. Shared by the sections about findings.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "analyzer/analyzed_trace.h"
+#include "analyzer/report/text.h"
+
+namespace gpumemtrace::analyzer {
+
+nlohmann::ordered_json PlaceJson(const Place& place);
+nlohmann::ordered_json MomentJson(const Moment& moment, const AnalyzedTrace& trace);
+// "step 412, 3 min 20 s after the start".
+std::string MomentText(const Moment& moment, const AnalyzedTrace& trace);
+// Eight heights, `width` columns at most; empty when there is nothing to draw.
+std::string Sparkline(const std::vector<CurvePoint>& curve, size_t width);
+// "3.9 MiB/step", "512 B/step", "1 object/step".
+std::string RateText(double bytes_per_step, double count_per_step, bool real_steps);
+// Rows of a stack, innermost first, each "function file:line"; at most `most` of them.
+std::vector<std::string> StackRows(const AnalyzedTrace& trace, OriginId origin, size_t most);
+nlohmann::ordered_json StackJson(const AnalyzedTrace& trace, OriginId origin);
+// "device 0" or "host".
+std::string DeviceText(int32_t device);
+uint64_t SinceStart(const AnalyzedTrace& trace, uint64_t time_us);
+std::string SpaceKey(Space space);
+
+}  // namespace gpumemtrace::analyzer

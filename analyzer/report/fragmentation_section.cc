@@ -1,0 +1,100 @@
+// How much of what caching allocators hold cannot be used: holes, what pins them, and segments that were taken
+// although enough was free.
+#include <algorithm>
+
+#include "analyzer/analyzed_trace.h"
+#include "analyzer/report/findings_text.h"
+#include "analyzer/report/sections.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+  const Findings& findings = trace.analyses.findings();
+  for (const FragmentationFinding& finding : findings.fragmentation) {
+    const uint64_t above = finding.reserved_peak - std::min(finding.reserved_peak, finding.allocated_peak);
+    // A healthy pool needs no lines.
+    const bool worth = finding.headline || finding.needless_bytes * 10 >= finding.reserved_peak ||
+                       finding.worst.gap_bytes * 5 >= finding.reserved_peak;
+    if (!worth && detail == 0) continue;
+    out.Heading("Fragmentation on " + DeviceText(finding.device));
+    out.Field("reserved", FormatBytes(finding.reserved_peak) + " at most, " + FormatBytes(above) +
+                              " above the peak of tensors");
+    if (finding.needless_segments != 0) {
+      std::string text = FormatBytes(finding.needless_bytes) + " were taken from the driver in " +
+                         Plural(finding.needless_segments, "request") +
+                         " while the allocator had at least as much free";
+      if (finding.needless_place_bytes != 0) {
+        text += "; most of it at " + Printable(finding.needless_place.Short());
+      }
+      out.Field("needless", text);
+    }
+    for (const auto& [name, moment] : {std::pair<const char*, const FragmentationMoment*>{"worst", &finding.worst},
+                                       {"at the end", &finding.last}}) {
+      if (moment->reserved == 0) continue;
+      out.Field(name, FormatBytes(moment->gap_bytes) + " in holes beside live tensors, " +
+                          FormatBytes(moment->empty_segments_bytes) + " in empty segments, of " +
+                          FormatBytes(moment->reserved) + "; largest request that fits: " +
+                          FormatBytes(moment->largest_fit));
+    }
+    std::vector<std::vector<std::string>> rows;
+    for (const Pin& pin : finding.worst.pins) {
+      if (rows.size() >= (detail > 0 ? 20u : 3u) || pin.pinned_bytes == 0) break;
+      rows.push_back({FormatBytes(pin.pinned_bytes), "pinned by", FormatBytes(pin.block_bytes),
+                      "in " + Plural(pin.blocks, "tensor"), Printable(pin.place.Short())});
+    }
+    if (!rows.empty()) out.Table(rows, {true, false, true, false, false});
+  }
+}
+
+nlohmann::ordered_json MomentToJson(const AnalyzedTrace& trace, const FragmentationMoment& moment) {
+  nlohmann::ordered_json json;
+  json["moment"] = MomentJson(moment.moment, trace);
+  json["reserved_bytes"] = moment.reserved;
+  json["allocated_bytes"] = moment.allocated;
+  json["empty_segments_bytes"] = moment.empty_segments_bytes;
+  json["gap_bytes"] = moment.gap_bytes;
+  json["largest_fit_bytes"] = moment.largest_fit;
+  nlohmann::ordered_json& segments = json["segments"] = nlohmann::ordered_json::array();
+  for (const SegmentPicture& segment : moment.segments) {
+    segments.push_back({{"address", segment.address},
+                        {"bytes", segment.size},
+                        {"live_bytes", segment.live_bytes},
+                        {"live_blocks", segment.live_blocks},
+                        {"gaps", segment.gaps},
+                        {"largest_gap_bytes", segment.largest_gap},
+                        {"stream", segment.stream},
+                        {"made_by", PlaceJson(segment.made_by)}});
+  }
+  nlohmann::ordered_json& pins = json["pins"] = nlohmann::ordered_json::array();
+  for (const Pin& pin : moment.pins) {
+    nlohmann::ordered_json entry = PlaceJson(pin.place);
+    entry["blocks"] = pin.blocks;
+    entry["block_bytes"] = pin.block_bytes;
+    entry["pinned_bytes"] = pin.pinned_bytes;
+    pins.push_back(std::move(entry));
+  }
+  return json;
+}
+
+void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+  nlohmann::ordered_json& list = out["fragmentation"] = nlohmann::ordered_json::array();
+  for (const FragmentationFinding& finding : trace.analyses.findings().fragmentation) {
+    list.push_back({{"device", finding.device},
+                    {"reserved_peak_bytes", finding.reserved_peak},
+                    {"allocated_peak_bytes", finding.allocated_peak},
+                    {"needless_segments", finding.needless_segments},
+                    {"needless_bytes", finding.needless_bytes},
+                    {"needless_at", PlaceJson(finding.needless_place)},
+                    {"streams", finding.streams},
+                    {"headline", finding.headline},
+                    {"worst", MomentToJson(trace, finding.worst)},
+                    {"at_end", MomentToJson(trace, finding.last)}});
+  }
+}
+
+}  // namespace
+
+const Section kFragmentationSection = {"fragmentation", Text, Json};
+
+}  // namespace gpumemtrace::analyzer

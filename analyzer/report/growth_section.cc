@@ -1,0 +1,156 @@
+// What grows over the steps: leaks with their evidence, then growth that has a harmless explanation.
+#include <cmath>
+
+#include "analyzer/analyzed_trace.h"
+#include "analyzer/report/findings_text.h"
+#include "analyzer/report/holders_text.h"
+#include "analyzer/report/sections.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+bool IsLeak(GrowthKind kind) {
+  return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache || kind == GrowthKind::kUnattributed;
+}
+
+std::string What(const GrowthFinding& growth) {
+  if (growth.level == Level::kHandle) return Printable(growth.api);
+  if (growth.kind == GrowthKind::kStrandedCache) return "allocator cache";
+  if (growth.level == Level::kBlock) return "tensors";
+  return std::string(SpaceName(growth.space)) + (growth.library.empty() ? "" : ", " + Printable(growth.library));
+}
+
+std::string Percent(double part) { return std::to_string(static_cast<int>(std::lround(part * 100))) + " %"; }
+
+void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+  const Findings& findings = trace.analyses.findings();
+  if (!findings.concluded || findings.growth.empty()) return;
+  const bool real = findings.steps.real();
+  bool heading = false;
+  size_t shown = 0;
+  size_t suppressed = 0;
+  for (const GrowthFinding& growth : findings.growth) {
+    if (!IsLeak(growth.kind)) continue;
+    if (growth.suppressed) {
+      ++suppressed;
+      continue;
+    }
+    if (!heading) out.Heading("What grows");
+    heading = true;
+    if (++shown > (detail > 0 ? 100 : 5)) continue;
+    out.Line("  " + out.Bold(RateText(growth.bytes_per_step, growth.count_per_step, real)) + "  " +
+             Printable(growth.place.Short()) + "  (" + What(growth) + ", " + DeviceText(growth.device) + ")");
+    std::string evidence = growth.explanation + "; rose in " + FormatCount(growth.rises) + " of " +
+                           FormatCount(growth.steps_seen) + " steps since step " +
+                           FormatCount(static_cast<uint64_t>(growth.since_step)) + ", " +
+                           FormatBytes(growth.grown_bytes) + " in " + Plural(growth.grown_count, "object") +
+                           ", confidence " + Percent(growth.confidence);
+    out.Line("      " + evidence);
+    const auto number = static_cast<size_t>(&growth - findings.growth.data());
+    for (const std::string& row : HolderRows(trace, number, detail > 0 ? 20 : 3)) out.Line("      " + row);
+    const std::string curve = Sparkline(growth.curve, 60);
+    if (!curve.empty()) out.Line("      " + curve);
+    if (growth.remedy != Remedy::kUnknown) {
+      std::string remedy = "freed by: " + std::string(RemedyName(growth.remedy));
+      if (growth.microseconds_until_full != 0) {
+        remedy += "; the card is full in " + FormatDuration(growth.microseconds_until_full) + " at this rate";
+      }
+      out.Line("      " + remedy);
+    }
+    if (detail > 0 && !growth.origins.empty()) {
+      for (const std::string& row : StackRows(trace, growth.origins.front(), detail > 1 ? 1000 : 20)) {
+        out.Line("        " + out.Dim(row));
+      }
+    }
+  }
+  if (shown > 5 && detail == 0) out.Line("  … " + Plural(shown - 5, "more line") + " (-v)");
+  if (suppressed != 0) out.Line("  " + Plural(suppressed, "leak") + " suppressed");
+
+  std::vector<std::vector<std::string>> rows;
+  for (const GrowthFinding& growth : findings.growth) {
+    if (IsLeak(growth.kind)) continue;
+    if (rows.size() >= (detail > 0 ? 50u : 4u)) break;
+    rows.push_back({std::string(GrowthKindName(growth.kind)), FormatBytes(growth.grown_bytes),
+                    Printable(growth.place.Short()), growth.explanation});
+  }
+  if (!rows.empty()) {
+    if (!heading) {
+      out.Heading("What grew and is no leak");
+    } else {
+      out.Line("  No leak:");
+    }
+    out.Table(rows, {false, true, false, false});
+  }
+}
+
+nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFinding& growth) {
+  nlohmann::ordered_json json;
+  json["kind"] = IsLeak(growth.kind) ? (growth.kind == GrowthKind::kStrandedCache ? "fragmentation" : "leak")
+                                     : std::string(GrowthKindName(growth.kind));
+  json["growth"] = std::string(GrowthKindName(growth.kind));
+  json["space"] = growth.level == Level::kHandle ? "handle"
+                  : growth.level == Level::kBlock || growth.kind == GrowthKind::kStrandedCache
+                      ? "device"
+                      : SpaceKey(growth.space);
+  json["device"] = growth.device;
+  json["bytes_per_step"] = growth.bytes_per_step;
+  json["count_per_step"] = growth.count_per_step;
+  json["confidence"] = growth.confidence;
+  json["culprit"] = PlaceJson(growth.place);
+  json["born_at"] = nlohmann::ordered_json::array();
+  nlohmann::ordered_json born = PlaceJson(growth.place);
+  born["bytes_per_step"] = growth.bytes_per_step;
+  json["born_at"].push_back(std::move(born));
+  if (!growth.library.empty()) json["library"] = Printable(growth.library);
+  if (!growth.api.empty()) json["api"] = Printable(growth.api);
+  json["grown_bytes"] = growth.grown_bytes;
+  json["grown_count"] = growth.grown_count;
+  json["live_bytes"] = growth.live_bytes;
+  json["live_bytes_at_end"] = growth.live_bytes_at_end;
+  json["since_step"] = growth.since_step;
+  json["until_step"] = growth.until_step;
+  json["still_growing"] = growth.still_growing;
+  json["rises"] = growth.rises;
+  json["steps_seen"] = growth.steps_seen;
+  if (growth.microseconds_until_full != 0) {
+    json["seconds_until_full"] = static_cast<double>(growth.microseconds_until_full) / 1e6;
+  }
+  json["remedy"] = std::string(RemedyName(growth.remedy));
+  json["explanation"] = growth.explanation;
+  if (growth.suppressed) json["suppressed_by"] = Printable(growth.suppressed_by);
+  nlohmann::ordered_json& curve = json["curve"] = nlohmann::ordered_json::array();
+  for (const CurvePoint& point : growth.curve) curve.push_back({point.step, point.bytes, point.count});
+  nlohmann::ordered_json& stacks = json["stacks"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < growth.origins.size() && i < 3; ++i) stacks.push_back(StackJson(trace, growth.origins[i]));
+  return json;
+}
+
+void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+  const Findings& findings = trace.analyses.findings();
+  nlohmann::ordered_json& list = out["findings"];
+  if (!list.is_array()) list = nlohmann::ordered_json::array();
+  nlohmann::ordered_json& growth = out["growth"] = nlohmann::ordered_json::array();
+  for (const GrowthFinding& finding : findings.growth) {
+    nlohmann::ordered_json json = GrowthJson(trace, finding);
+    AddHolders(trace, static_cast<size_t>(&finding - findings.growth.data()), json);
+    if (IsLeak(finding.kind) && !finding.suppressed) list.push_back(json);
+    growth.push_back(std::move(json));
+  }
+  for (const PeakAdvice& advice : findings.advice) {
+    list.push_back({{"kind", "peak"},
+                    {"advice", std::string(PeakAdviceName(advice.kind))},
+                    {"space", "device"},
+                    {"device", advice.device},
+                    {"bytes", advice.bytes},
+                    {"peak_without", advice.peak_without},
+                    {"headline", advice.headline},
+                    {"culprit", PlaceJson(advice.place)},
+                    {"text", advice.text}});
+  }
+}
+
+}  // namespace
+
+const Section kGrowthSection = {"growth", Text, Json};
+
+}  // namespace gpumemtrace::analyzer

@@ -1,0 +1,68 @@
+// What is live at the end of the trace. For a program without a framework this is the classic list of memory that
+// was never freed; live memory at exit is not by itself a leak.
+#include "analyzer/analyzed_trace.h"
+#include "analyzer/report/findings_text.h"
+#include "analyzer/report/sections.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+// Segments that a caching allocator holds say nothing beyond its tensors.
+bool AllocatorOnly(const Findings& findings, const SharePlace& line) {
+  for (const ShareOrigin& share : line.origins) {
+    if (!findings.origins[share.origin].allocator_segment) return false;
+  }
+  return true;
+}
+
+void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+  const Findings& findings = trace.analyses.findings();
+  for (const LiveFinding& live : findings.live) {
+    std::vector<std::vector<std::string>> rows;
+    size_t hidden = 0;
+    uint64_t bytes = 0;
+    uint64_t count = 0;
+    for (const SharePlace& line : live.by_line) {
+      if (live.level == Level::kSegment && AllocatorOnly(findings, line)) continue;
+      bytes += line.bytes;
+      count += line.count;
+      if (rows.size() >= (detail > 0 ? 100u : 4u)) {
+        ++hidden;
+        continue;
+      }
+      rows.push_back({FormatBytes(line.bytes), FormatCount(line.count), Shorten(Printable(line.place.Short()), 70)});
+    }
+    if (rows.empty()) continue;
+    out.Heading("Live at the end on " + DeviceText(live.device) + ": " + FormatExactBytes(bytes) + " in " +
+                (live.level == Level::kBlock ? Plural(count, "tensor") : Plural(count, "driver allocation")));
+    out.Table(rows, {true, true, false});
+    if (hidden != 0) out.Line("  … " + Plural(hidden, "other line") + (detail > 0 ? "" : " (-v)"));
+  }
+}
+
+void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+  const Findings& findings = trace.analyses.findings();
+  nlohmann::ordered_json& list = out["live_at_end"] = nlohmann::ordered_json::array();
+  for (const LiveFinding& live : findings.live) {
+    nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+    for (const SharePlace& line : live.by_line) {
+      nlohmann::ordered_json entry = PlaceJson(line.place);
+      entry["bytes"] = line.bytes;
+      entry["count"] = line.count;
+      entry["allocator_segments"] = live.level == Level::kSegment && AllocatorOnly(findings, line);
+      if (!line.origins.empty() && lines.size() < 50) entry["stack"] = StackJson(trace, line.origins.front().origin);
+      lines.push_back(std::move(entry));
+    }
+    list.push_back({{"device", live.device},
+                    {"level", live.level == Level::kBlock ? "blocks" : "segments"},
+                    {"bytes", live.bytes},
+                    {"count", live.count},
+                    {"by_line", std::move(lines)}});
+  }
+}
+
+}  // namespace
+
+const Section kLiveSection = {"live", Text, Json};
+
+}  // namespace gpumemtrace::analyzer

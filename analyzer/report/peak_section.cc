@@ -1,0 +1,175 @@
+// The highest moment of each device: what it is made of, exactly, and what would lower it.
+#include <algorithm>
+
+#include "analyzer/analyzed_trace.h"
+#include "analyzer/report/findings_text.h"
+#include "analyzer/report/sections.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+bool HasBlockPeak(const Findings& findings, int32_t device) {
+  return std::any_of(findings.peaks.begin(), findings.peaks.end(), [device](const PeakFinding& peak) {
+    return peak.device == device && peak.level == Level::kBlock;
+  });
+}
+
+std::string_view LevelText(Level level) { return level == Level::kBlock ? "tensors" : "driver allocations"; }
+
+void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+  const Findings& findings = trace.analyses.findings();
+  for (const PeakFinding& peak : findings.peaks) {
+    // The driver's view of a device whose allocator reports tensors stands in the account.
+    if (peak.level == Level::kSegment && HasBlockPeak(findings, peak.device) && detail == 0) continue;
+    out.Heading("Peak of " + std::string(LevelText(peak.level)) + " on " + DeviceText(peak.device) + ": " +
+                FormatExactBytes(peak.bytes) + " " + MomentText(peak.moment, trace));
+    std::vector<std::vector<std::string>> rows;
+    const size_t most = detail > 0 ? 40 : 8;
+    uint64_t rest = 0;
+    uint64_t rest_count = 0;
+    for (const SharePlace& line : peak.by_line) {
+      if (rows.size() >= most) {
+        rest += line.bytes;
+        rest_count += line.count;
+        continue;
+      }
+      rows.push_back({FormatBytes(line.bytes), FormatPercent(line.bytes, peak.bytes), FormatCount(line.count),
+                      Shorten(Printable(line.place.Short()), 70)});
+    }
+    if (rest_count != 0) {
+      rows.push_back({FormatBytes(rest), FormatPercent(rest, peak.bytes), FormatCount(rest_count),
+                      Plural(peak.by_line.size() - most, "other line")});
+    }
+    out.Table(rows, {true, true, true, false});
+    if (peak.born_last != kNoOrigin) {
+      out.Field("reached by", FormatBytes(peak.born_last_bytes) + " at " + Printable(peak.born_last_place.Short()));
+    }
+    if (detail > 0) {
+      for (const NamedShare& phase : peak.by_phase) {
+        out.Field("phase", FormatBytes(phase.bytes) + "  " + phase.name);
+      }
+      for (const NamedShare& size : peak.by_size_class) {
+        out.Field("sizes", FormatBytes(size.bytes) + " in " + FormatCount(size.count) + "  " + size.name);
+      }
+      for (size_t i = 0; i < peak.oldest.size() && i < 5; ++i) {
+        const PeakBlock& block = peak.oldest[i];
+        out.Field("oldest", FormatBytes(block.bytes) + ", alive for " +
+                                FormatDuration(peak.moment.time_us - std::min(peak.moment.time_us, block.birth_time_us)) +
+                                " at the peak, born at " +
+                                Printable(findings.groups[findings.origins[block.origin].group].Short()));
+      }
+    }
+    for (size_t i = 0; i < peak.next.size() && i < (detail > 0 ? 8u : 1u); ++i) {
+      const OtherPeak& next = peak.next[i];
+      out.Field("next peak", FormatBytes(next.bytes) + " " + MomentText(next.moment, trace) + ", reached at " +
+                                 Printable(next.born_last.Short()));
+    }
+  }
+  for (size_t i = 0; i < findings.advice.size() && i < (detail > 0 ? 20u : 2u); ++i) {
+    const PeakAdvice& advice = findings.advice[i];
+    out.Field("advice", FormatBytes(advice.bytes) + " at " + Printable(advice.place.Short()) + ": " + advice.text +
+                            " (peak without it: about " + FormatBytes(advice.peak_without) + ")");
+  }
+}
+
+nlohmann::ordered_json NamedJson(const std::vector<NamedShare>& shares) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const NamedShare& share : shares) {
+    json.push_back({{"name", Printable(share.name)}, {"bytes", share.bytes}, {"count", share.count}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json LinesJson(const std::vector<SharePlace>& lines) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const SharePlace& line : lines) {
+    nlohmann::ordered_json entry = PlaceJson(line.place);
+    entry["bytes"] = line.bytes;
+    entry["count"] = line.count;
+    entry["transient_bytes"] = line.transient_bytes;
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
+nlohmann::ordered_json BlocksJson(const AnalyzedTrace& trace, const std::vector<PeakBlock>& blocks) {
+  const Findings& findings = trace.analyses.findings();
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const PeakBlock& block : blocks) {
+    nlohmann::ordered_json entry = PlaceJson(findings.groups[findings.origins[block.origin].group]);
+    entry["bytes"] = block.bytes;
+    entry["address"] = block.address;
+    entry["born_seconds"] = static_cast<double>(SinceStart(trace, block.birth_time_us)) / 1e6;
+    entry["alive_at_end"] = block.death_index == kNoIndex;
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
+nlohmann::ordered_json PeakJson(const AnalyzedTrace& trace, const PeakFinding& peak) {
+  nlohmann::ordered_json json;
+  json["device"] = peak.device;
+  json["level"] = peak.level == Level::kBlock ? "blocks" : "segments";
+  json["bytes"] = peak.bytes;
+  json["moment"] = MomentJson(peak.moment, trace);
+  json["reserved_bytes"] = peak.reserved;
+  json["by_line"] = LinesJson(peak.by_line);
+  json["by_library"] = NamedJson(peak.by_library);
+  json["by_size_class"] = NamedJson(peak.by_size_class);
+  json["by_phase"] = NamedJson(peak.by_phase);
+  nlohmann::ordered_json& stacks = json["by_stack"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < peak.by_origin.size() && i < 50; ++i) {
+    const ShareOrigin& share = peak.by_origin[i];
+    stacks.push_back({{"bytes", share.bytes}, {"count", share.count}, {"stack", StackJson(trace, share.origin)}});
+  }
+  if (peak.born_last != kNoOrigin) {
+    json["reached_by"] = PlaceJson(peak.born_last_place);
+    json["reached_by"]["bytes"] = peak.born_last_bytes;
+  }
+  json["setup_bytes"] = peak.setup_bytes;
+  json["transient_bytes"] = peak.transient_bytes;
+  json["oldest"] = BlocksJson(trace, peak.oldest);
+  json["largest"] = BlocksJson(trace, peak.largest);
+  nlohmann::ordered_json& next = json["next"] = nlohmann::ordered_json::array();
+  for (const OtherPeak& other : peak.next) {
+    next.push_back({{"bytes", other.bytes},
+                    {"moment", MomentJson(other.moment, trace)},
+                    {"reached_by", PlaceJson(other.born_last)},
+                    {"by_line", LinesJson(other.by_line)}});
+  }
+  return json;
+}
+
+void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+  const Findings& findings = trace.analyses.findings();
+  nlohmann::ordered_json& peaks = out["peaks"] = nlohmann::ordered_json::array();
+  const PeakFinding* main = nullptr;
+  for (const PeakFinding& peak : findings.peaks) {
+    peaks.push_back(PeakJson(trace, peak));
+    if (peak.device < 0 && main != nullptr) continue;
+    const bool better = main == nullptr || (main->device < 0 && peak.device >= 0) ||
+                        (peak.level == Level::kBlock && main->level != Level::kBlock) ||
+                        (peak.level == main->level && peak.bytes > main->bytes);
+    if (better) main = &peak;
+  }
+  if (main != nullptr) out["peak"] = PeakJson(trace, *main);
+  nlohmann::ordered_json& timelines = out["timelines"] = nlohmann::ordered_json::array();
+  for (const DeviceTimeline& timeline : findings.timelines) {
+    nlohmann::ordered_json points = nlohmann::ordered_json::array();
+    const size_t stride = std::max<size_t>(1, timeline.points.size() / 1000);
+    for (size_t i = 0; i < timeline.points.size(); i += stride) {
+      const TimelinePoint& point = timeline.points[i];
+      points.push_back({static_cast<double>(SinceStart(trace, point.time_us)) / 1e6, point.allocated_min,
+                        point.allocated_max, point.reserved, point.used});
+    }
+    timelines.push_back({{"device", timeline.device},
+                         {"columns", {"seconds", "allocated_min", "allocated_max", "reserved", "used"}},
+                         {"points", std::move(points)}});
+  }
+}
+
+}  // namespace
+
+const Section kPeakSection = {"peak", Text, Json};
+
+}  // namespace gpumemtrace::analyzer
