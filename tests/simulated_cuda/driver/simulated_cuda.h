@@ -36,14 +36,18 @@ enum SimulatedCudaKind {
   SIMULATED_CUDA_ALIAS = 9,
 };
 
+#define SIMULATED_CUDA_API __attribute__((visibility("default")))
+
 // Copies up to `capacity` live allocations and returns how many there are.
-size_t simulatedCudaLive(struct SimulatedCudaAllocation* out, size_t capacity);
+SIMULATED_CUDA_API size_t simulatedCudaLive(struct SimulatedCudaAllocation* out, size_t capacity);
 // Bytes in use on a device, contexts and pools' reserves included.
-uint64_t simulatedCudaUsed(int device);
+SIMULATED_CUDA_API uint64_t simulatedCudaUsed(int device);
 // Calls of an exported driver function since the process started.
-uint64_t simulatedCudaCalls(const char* function);
+SIMULATED_CUDA_API uint64_t simulatedCudaCalls(const char* function);
+// While held, recorded events are not complete: what record_stream() delays stays delayed.
+SIMULATED_CUDA_API void simulatedCudaHoldEvents(int hold);
 // One line per live allocation on a file descriptor.
-void simulatedCudaDump(int descriptor);
+SIMULATED_CUDA_API void simulatedCudaDump(int descriptor);
 
 #ifdef __cplusplus
 }

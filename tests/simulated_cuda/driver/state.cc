@@ -135,7 +135,7 @@ void FreeContextAllocations(CUcontext context) {
 
 }  // namespace simulated_cuda
 
-extern "C" __attribute__((visibility("default"))) uint64_t simulatedCudaUsed(int device) {
+extern "C" uint64_t simulatedCudaUsed(int device) {
   const std::lock_guard lock(simulated_cuda::Mutex());
   return simulated_cuda::DeviceAt(device).used;
 }

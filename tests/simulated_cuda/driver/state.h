@@ -78,6 +78,7 @@ struct Device {
   int primary_references = 0;
   CUmemPoolHandle_st default_pool{};
   CUmemoryPool current_pool = nullptr;
+  size_t local_bytes = 0;
   size_t graph_used = 0, graph_used_high = 0;
   size_t graph_reserved = 0, graph_reserved_high = 0;
 };

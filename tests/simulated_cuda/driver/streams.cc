@@ -105,8 +105,7 @@ CUgraph CapturingGraph(CUstream handle) {
 
 }  // namespace simulated_cuda
 
-// While held, recorded events are not complete: what record_stream() delays stays delayed.
-extern "C" __attribute__((visibility("default"))) void simulatedCudaHoldEvents(int hold) { g_hold_events = hold != 0; }
+extern "C" void simulatedCudaHoldEvents(int hold) { g_hold_events = hold != 0; }
 
 EXPORT CUresult cuStreamCreate(CUstream* out, unsigned) {
   DRIVER_CALL();
