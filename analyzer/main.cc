@@ -1,6 +1,5 @@
 // gpumem-analyze: reads traces of libgpumemtrace.so. Only chooses the subcommand; see analyzer/commands/.
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -32,9 +31,14 @@ int main(int argc, char** argv) {
     std::fputs(app.help().c_str(), stderr);
     return analyzer::kExitUsage;
   }
-  const std::string& first = arguments.front();
-  if (first != "-h" && first != "--help" && first != "--version" &&
-      app.get_subcommand_no_throw(first) == nullptr) {
+  const auto names_a_command = [&app](const std::string& word) {
+    for (const CLI::App* command : app.get_subcommands(nullptr)) {
+      if (command->get_name() == word) return true;
+    }
+    return false;
+  };
+  const std::string first = arguments.front();
+  if (first != "-h" && first != "--help" && first != "--version" && !names_a_command(first)) {
     arguments.insert(arguments.begin(), "report");
   }
   // CLI11 takes them last first.

@@ -1,9 +1,10 @@
 // `gpumem-analyze options`: the recorder's options, from the table that the recorder itself parses.
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "analyzer/commands/commands.h"
 #include "analyzer/exit_codes.h"
@@ -16,7 +17,8 @@ namespace {
 std::string Wrap(const std::string& text, size_t indent, size_t width) {
   std::string out;
   size_t column = 0;
-  for (const std::string word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());
+  for (const std::string& word : words) {
     if (column != 0 && column + 1 + word.size() > width) {
       out += '\n';
       column = 0;
@@ -61,7 +63,7 @@ std::string Describe(const options::Option& option) {
   out += '\n';
   out += Wrap(option.text, 6, 100);
   if (option.type == options::Type::kSet) {
-    out += Wrap(absl::StrCat("Kinds: ", absl::StrJoin(absl::StrSplit(choices, ','), ", "), "."), 6, 100);
+    out += Wrap(absl::StrCat("Kinds: ", absl::StrReplaceAll(choices, {{",", ", "}}), "."), 6, 100);
   }
   return out;
 }

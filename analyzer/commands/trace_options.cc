@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "analyzer/report/text.h"
 
 namespace gpumemtrace::analyzer {
 namespace {

@@ -72,11 +72,13 @@ std::string FormatExactBytes(uint64_t bytes) {
 }
 
 std::string FormatCount(uint64_t count) {
-  std::string digits = absl::StrCat(count);
-  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
+  const std::string digits = absl::StrCat(count);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i != 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
   }
-  return digits;
+  return out;
 }
 
 std::string Plural(uint64_t count, std::string_view noun) {
