@@ -95,6 +95,15 @@ int __wrap_memfd_create(const char* name, unsigned flags) {
   return (int)syscall(SYS_memfd_create, name, flags);
 }
 
+// libgcc asks by this name whether there are threads; libstdc++ whether there is only one. Always "there
+// are".
+int __wrap___pthread_key_create(pthread_key_t* key, void (*destroy)(void*));
+int __wrap___pthread_key_create(pthread_key_t* key, void (*destroy)(void*)) {
+  return __wrap_pthread_key_create(key, destroy);
+}
+extern char __libc_single_threaded;
+char __libc_single_threaded = 0;
+
 // Part of unwinding exceptions in libgcc, which the shim never does; −1 means "not found".
 int __wrap__dl_find_object(void* address, void* result);
 int __wrap__dl_find_object(void* address, void* result) {

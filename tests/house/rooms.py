@@ -7,7 +7,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(sys.argv[1])
-RECORDER_DOORS = {"recorder/event.h", "recorder/recorder.h"}
+RECORDER_DOORS = {"recorder/event.h", "recorder/recorder.h", "recorder/census/census.h"}
 CUDA = re.compile(r"^(cuda|nvtx|nvToolsExt|cu[A-Z])")
 faults = []
 
