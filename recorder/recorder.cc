@@ -175,6 +175,8 @@ Record* MakeRecord(Session& session, ThreadSlot& slot, RecordKind kind, size_t v
 __attribute__((noinline)) ThreadSlot* FindSlot() {
   if (g_state.load(std::memory_order_relaxed) == kOff || !Start()) return nullptr;
   const sys::KeepErrno keep_errno;
+  // Making the ring file longer may go over RLIMIT_FSIZE.
+  const sys::Undisturbed undisturbed;
   Session& session = *g_session.load(std::memory_order_acquire);
   const uint32_t tid = sys::ThreadId();
   ThreadSlot* slot = session.rings().Acquire(tid);
