@@ -44,16 +44,17 @@ class Result:
         self.collector_enabled = True
 
 
-def take(budget=2.0, host_globals=None):
+def take(budget=2.0, main_code=None):
     """Takes a census now. Needs the GIL; runs no code of the host, but other threads may run between its
-    steps. Whatever could not be finished within `budget` seconds is said in `partial`."""
+    steps. Whatever could not be finished within `budget` seconds is said in `partial`. `main_code`: the body
+    of the main program, which nothing in the interpreter keeps once it has run."""
     started = time.monotonic()
     result = Result()
     result.collector_enabled = gc.isenabled()
     # A collection in the middle would run finalizers of the host because of our allocations.
     gc.disable()
     try:
-        _Taking(result, started + budget).run()
+        _Taking(result, started + budget, main_code).run()
     finally:
         if result.collector_enabled:
             gc.enable()
@@ -62,9 +63,10 @@ def take(budget=2.0, host_globals=None):
 
 
 class _Taking:
-    def __init__(self, result, deadline):
+    def __init__(self, result, deadline, main_code):
         self.result = result
         self.deadline = deadline
+        self.stores = Stores(main_code, deadline)
         self.tensors = []
         self.by_id = {}
         self.torch = None
@@ -138,8 +140,7 @@ class _Taking:
             for name, value in frame_locals(frame):
                 if id(value) not in self.local_names:
                     title = title or frame_title(frame)
-                    self.local_names[id(value)] = (ident, title, name, frame.f_code.co_filename,
-                                                   frame.f_lineno or 0)
+                    self.local_names[id(value)] = (ident, title, name, frame.f_code, frame.f_lineno or 0)
                     self.local_values.append(value)
 
     # Phase 1: who is there.
@@ -289,11 +290,13 @@ class _Taking:
         root = chain[0]
         kind = KIND_NAME
         place = 0
-        holder = None
+        head_step = None
         file, line = '', 0
         if id(root) in self.local_names and id(root) not in self.module_names:
-            ident, title, name, file, line = self.local_names[id(root)]
+            ident, title, name, code, line = self.local_names[id(root)]
             kind = KIND_FRAME
+            file = code.co_filename
+            head_step = Step('', name=name, code=code)
             head = title + ' ' + repr(name)
             thread = _thread_name(ident)
             if thread:
@@ -305,9 +308,35 @@ class _Taking:
                 root = module
             head = module_title(self.module_names.get(id(root), '?'))
         steps = self.namer.steps(chain, place)
-        if steps and kind == KIND_FRAME and type(root) is _CELL:
-            pass
-        return self._holder(kind, head, steps, children, file, line)
+        holder = self._holder(kind, head, steps, children, file, line)
+        self._find_stores(holder, [head_step] + steps if head_step is not None else steps, children)
+        return holder
+
+    def _find_stores(self, holder, steps, children):
+        """Lines that store under the name that the container (or, without one, the tensor) has."""
+        named, collection = None, False
+        for step in steps:
+            if step.collection is not None:
+                many = type(step.collection) is Count or children.get(id(step.collection), 0) >= PATTERN_FROM
+                if step.code is not None:  # lru_cache: the decorator begins the function
+                    holder.stores = [(step.code.co_filename, step.code.co_firstlineno)]
+                    return
+                collection = True
+                if many:
+                    break
+            elif step.name:
+                named, collection = step, False
+        if named is not None:
+            holder.stores = self._stores_of(named, collection)
+
+    def _stores_of(self, step, adding):
+        if step.code is not None:
+            return self.stores.lines(step.name, [step.code], adding)
+        found = self.stores.lines(step.name, self.stores.codes_of_module(step.module), adding) if step.module else []
+        if not found and step.module != '__main__':
+            # An attribute that code of the main program sets on a library's object.
+            found = self.stores.lines(step.name, self.stores.codes_of_module('__main__'), adding)
+        return found
 
     def _holder(self, kind, head, steps, children, file='', line=0):
         example, pattern, container, collection, owner = head, head, '', None, ''
@@ -409,8 +438,13 @@ class _Taking:
             chain = ([island.objects[member] for member in ring[turn:]] if turn else [])
             chain += self._forward(island, candidate, step)
             start = qualified_type_name(type(members[0]))
-            loop = start + ''.join(_loop_text(part) for part in self.namer.steps(members)) + ' → ' + start
+            around = self.namer.steps(members)
+            loop = start + ''.join(part.text for part in around) + ' → ' + start
             holder = self._holder(KIND_CYCLE, start, self.namer.steps(chain), children)
+            # The mistake is the line that closes the cycle, not the one that fills the object.
+            for part in around:
+                if part.name and not holder.stores:
+                    holder.stores = self._stores_of(part, False)
             holder.detail = 'cycle: ' + loop
             if not island.held_from_outside.isdisjoint(order):
                 holder.detail += ' (also held from C or C++)'
@@ -435,7 +469,9 @@ class _Taking:
             holder.detail = 'only C++ holds it'
             return holder
         start = qualified_type_name(type(top))
-        holder = self._holder(KIND_NATIVE, start, self.namer.steps(chain), children)
+        steps = self.namer.steps(chain)
+        holder = self._holder(KIND_NATIVE, start, steps, children)
+        self._find_stores(holder, steps, children)
         holder.detail = 'the ' + start + ' is held from C or C++, by no Python name'
         return holder
 
@@ -503,10 +539,6 @@ class _Taking:
 
 def _join(head, name):
     return head + '.' + name if not name.startswith('[') else head + name
-
-
-def _loop_text(step):
-    return step.text
 
 
 def _is_plumbing(value):

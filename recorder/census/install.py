@@ -12,7 +12,7 @@ TRIGGER_EXIT, TRIGGER_OUT_OF_MEMORY, TRIGGER_GROWTH, TRIGGER_SIGNAL, TRIGGER_REQ
 
 # A program that catches out-of-memory errors may meet thousands; after these, one a minute is described.
 _OOM_ALWAYS, _OOM_INTERVAL = 3, 60.0
-_state = {'busy': False, 'observing': False, 'oom': 0, 'last_oom': 0.0, 'signal': False}
+_state = {'busy': False, 'observing': False, 'oom': 0, 'last_oom': 0.0, 'signal': False, 'main': None}
 
 
 def report(trigger):
@@ -26,7 +26,7 @@ def report(trigger):
             name, text = _sources[0]
             exec(compile(text, name, 'exec'), globals())
             del _sources[0]
-        _native_emit(encode(take(_budget), trigger))
+        _native_emit(encode(take(_budget, _state['main']), trigger))
     except Exception as error:
         _native_failed(type(error).__name__)
     finally:
@@ -70,11 +70,21 @@ def _on_signal(number, frame):
     report(TRIGGER_SIGNAL)
 
 
+def _main_code():
+    """The body of the main program, while it runs: the lines that store into its globals are told from it."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    name = frame.f_globals.get('__name__', None)
+    return frame.f_code if type(name) is str and name == '__main__' and frame.f_code.co_name == '<module>' else None
+
+
 def install():
     """True when nothing is left to be arranged later."""
     if not _state.get('registered'):
         # Last registered, first called: before any framework tears itself down.
         atexit.register(_at_exit)
+        _state['main'] = _main_code()
         _state['registered'] = True
     if _signal and not _state['signal']:
         import signal

@@ -10,12 +10,15 @@ _LAMBDA_TYPES = (types.FunctionType,)
 
 
 class Step:
-    __slots__ = ('text', 'collection', 'owner')
+    __slots__ = ('text', 'collection', 'owner', 'name', 'module', 'code')
 
-    def __init__(self, text, collection=None, owner=''):
+    def __init__(self, text, collection=None, owner='', name='', module='', code=None):
         self.text = text              # '[3]', '.history', " closure 'x'"
         self.collection = collection  # the list, dict, … when `text` is a subscript
         self.owner = owner            # 'train.Trainer' when `text` is an attribute of an instance
+        self.name = name              # 'history', when code could store under it
+        self.module = module          # whose code that would be: '__main__'
+        self.code = code              # the function whose local it is
 
 
 def _is(value, cls):
@@ -82,16 +85,16 @@ class Namer:
         if child is namespace and after is not None:
             for key, value in list(dict.items(namespace)):
                 if value is after and type(key) is str:
-                    return 2, [Step('.' + key)]
+                    return 2, [Step('.' + key, name=key, module=str(namespace.get('__name__', '')))]
             return 2, [Step('.<global>')]
         return 1, [Step('.<module state>')]
 
     def _class_edge(self, cls, child, after):
         for key, value in list(_get_type_dict(cls).items()):
             if value is child:
-                return 1, [Step('.' + key)]
+                return 1, [Step('.' + key, name=key, module=class_module(cls))]
             if after is not None and value is after:
-                return 2, [Step('.' + key)]
+                return 2, [Step('.' + key, name=key, module=class_module(cls))]
         if type(child) is tuple or has_base(type(child), type):
             return 1, [Step('.<base class>')]
         return 1, [Step('.<class attribute>')]
@@ -102,7 +105,7 @@ class Namer:
             cell = chain[place + 2]
             for name, candidate in zip(function.__code__.co_freevars, closure):
                 if candidate is cell:
-                    return 3, [Step(" closure '" + name + "'")]
+                    return 3, [Step(" closure '" + name + "'", name=name, module=function_module(function))]
             return 1, [Step('.__closure__')]
         if child is function.__defaults__:
             return 1, [Step('.__defaults__')]
@@ -113,7 +116,7 @@ class Namer:
                 after = chain[place + 2]
                 for key, value in list(dict.items(child)):
                     if value is after and type(key) is str:
-                        return 2, [Step(" global '" + key + "'")]
+                        return 2, [Step(" global '" + key + "'", name=key, module=function_module(function))]
             return 1, [Step('.__globals__')]
         if type(child) is dict and place + 2 < len(chain):
             after = chain[place + 2]
@@ -123,28 +126,21 @@ class Namer:
         return 1, [Step('.<function state>')]
 
     def _frame_step(self, frame, child):
-        return Step(' ' + frame_title(frame) + self._local(frame, child))
+        return self._local(frame, child)
 
     def _local(self, frame, child):
-        if frame is not None:
-            for name, value in frame_locals(frame):
-                if value is child:
-                    return " '" + name + "'"
-                if type(value) is _CELL and _cell_value(value) is child:
-                    return " '" + name + "'"
-            if type(child) is _CELL:
-                inside = _cell_value(child)
-                for name, value in frame_locals(frame):
-                    if value is inside:
-                        return " '" + name + "'"
-        return ' (a value being computed)'
+        inside = _cell_value(child) if type(child) is _CELL else child
+        for name, value in frame_locals(frame):
+            if value is child or value is inside:
+                return Step(' ' + frame_title(frame) + " '" + name + "'", name=name, code=frame.f_code)
+        return Step(' ' + frame_title(frame) + ' (a value being computed)')
 
     def _generator_step(self, generator, child):
         frame = getattr(generator, {types.GeneratorType: 'gi_frame', types.CoroutineType: 'cr_frame'}.get(
             type(generator), 'ag_frame'))
         if frame is None or frame is child:
             return Step('')
-        return Step(' ' + frame_title(frame) + self._local(frame, child))
+        return self._local(frame, child)
 
     def _lru_edge(self, chain, place):
         """functools.lru_cache keeps a dictionary from keys to values or to links (key, value)."""
@@ -156,9 +152,8 @@ class Namer:
                            if type(value) is dict and '__wrapped__' not in list(dict.__iter__(value))], default=-1)
         else:
             entries = dict.__len__(cache)
-        for name, text in (('__wrapped__', ''),):
-            if instance_attribute(wrapper, name) is chain[place + 1]:
-                return 1, [Step('.' + name)]
+        if instance_attribute(wrapper, '__wrapped__') is chain[place + 1]:
+            return 1, [Step('.__wrapped__')]
         used = 1
         kind = 'cached value'
         if cache is not None and place + 2 < len(chain):
@@ -174,7 +169,9 @@ class Namer:
             elif type_name(entry) not in ('_HashedSeq', '_lru_list_elem', 'lru_list_elem'):
                 break
             used += 1
-        return used, [Step('[' + kind + ']', cache if cache is not None else Count('lru_cache', entries))]
+        function = instance_attribute(wrapper, '__wrapped__')
+        return used, [Step('[' + kind + ']', cache if cache is not None else Count('lru_cache', entries),
+                           code=function.__code__ if type(function) is types.FunctionType else None)]
 
     def _subscript(self, collection, base, child):
         positions = self._positions.get(id(collection), None)
@@ -210,17 +207,17 @@ class Namer:
             inside = [key for key, entry in list(dict.items(child)) if entry is after and type(key) is str]
             for key in inside:
                 if type_attribute(cls, key) is _MISSING and instance_attribute(value, key) is after:
-                    return 2, [Step('.' + key, owner=owner)]
+                    return 2, [Step('.' + key, owner=owner, name=key, module=class_module(cls))]
             name = self._attribute(value, child)
             if name is not None:
-                return 1, [Step('.' + name, owner=owner)]
+                return 1, [Step('.' + name, owner=owner, name=name, module=class_module(cls))]
             if inside:
-                return 2, [Step('.' + inside[0], owner=owner)]
+                return 2, [Step('.' + inside[0], owner=owner, name=inside[0], module=class_module(cls))]
         if child is cls:
             return 1, [Step('.__class__')]
         name = self._attribute(value, child)
         if name is not None:
-            return 1, [Step('.' + name, owner=owner)]
+            return 1, [Step('.' + name, owner=owner, name=name, module=class_module(cls))]
         if type_attribute(type(child), 'next_functions') is not _MISSING:
             return 1, [Step('.grad_fn')]
         return 1, [Step('.<' + type_name(cls) + ' state>', owner=owner)]
@@ -294,6 +291,16 @@ def frame_title(frame):
     code = frame.f_code
     name = getattr(code, 'co_qualname', code.co_name)
     return 'frame %s:%d in %s' % (short_file(code.co_filename), frame.f_lineno or code.co_firstlineno, name)
+
+
+def class_module(cls):
+    found = _get_type_dict(cls).get('__module__', None)
+    return found if type(found) is str else ''
+
+
+def function_module(function):
+    found = function.__globals__.get('__name__', None)
+    return found if type(found) is str else ''
 
 
 class Count:

@@ -3,6 +3,7 @@
 usage: python census_test.py [-v]
 """
 import collections
+import dis  # noqa: F401: as every framework does; the census reads bytecode with it
 import functools
 import gc
 import os
@@ -342,6 +343,56 @@ class CensusTest(unittest.TestCase):
         self.assertEqual(holder.kind, CENSUS['KIND_AUTOGRAD'])
         self.assertEqual(holder.path, 'the autograd graph of train.total')
         self.assertIn('saved by AddBackward0', holder.detail)
+
+    def test_lines_that_store(self):
+        source = ('losses = []\n'                                         # 1
+                  'audit = {}\n'
+                  'class Trainer:\n'
+                  '    def __init__(self):\n'
+                  '        self.history = []\n'                           # 5
+                  '    def step(self, t):\n'
+                  '        self.history.append(t)\n'                      # 7
+                  'def work(Tensor):\n'
+                  '    global h\n'
+                  '    for step in range(9):\n'                           # 10
+                  '        losses.append(Tensor(1))\n'
+                  '        audit[step] = Tensor(1)\n'
+                  '        trainer.step(Tensor(1))\n'
+                  '        h = Tensor(1)\n'                               # 14
+                  'trainer = Trainer()\n')
+        self.train['__name__'] = 'train'
+        self.run_in_train(source)
+        self.train['work'](Tensor)
+        result = take()
+        for tensor, line in ((self.train['losses'][2], 11), (self.train['audit'][2], 12),
+                             (self.train['trainer'].history[2], 7), (self.train['h'], 14)):
+            self.assertEqual(self.holder_of(result, tensor._address).stores, [('/home/user/train.py', line)])
+
+    def test_lines_that_store_into_a_local(self):
+        self.run_in_train('def main(take, Tensor):\n    kept = []\n    for _ in range(5):\n'
+                          '        kept.append(Tensor(4))\n    return take(), kept[1]._address\n')
+        result, address = self.train['main'](take, Tensor)
+        self.assertEqual(self.holder_of(result, address).stores, [('/home/user/train.py', 4)])
+
+    def test_line_that_closes_a_cycle(self):
+        gc.disable()
+        try:
+            self.run_in_train('class Block:\n    def __init__(self, t):\n        self.table = t\n'
+                              '        self.impl = self.fast\n    def fast(self):\n        pass\n')
+            self.train['Block'].__module__ = 'train'
+            tensor = Tensor(4)
+            address = tensor._address
+            self.train['Block'](tensor)
+            del tensor
+            holder = self.holder_of(take(), address)
+        finally:
+            gc.enable()
+        self.assertEqual(holder.stores, [('/home/user/train.py', 4)])
+
+    def test_encodes(self):
+        self.train['losses'] = [Tensor(1) for _ in range(9)]
+        data = CENSUS['encode'](take(), 1)
+        self.assertIn('train.losses[…]'.encode(), data)
 
     def test_hostile_objects(self):
         class Meta(type):

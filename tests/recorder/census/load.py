@@ -1,7 +1,7 @@
 """Executes the census's files in one namespace, as the recorder does inside a traced process."""
 import os
 
-FILES = ('objects.py', 'heap.py', 'tensors.py', 'naming.py', 'census.py', 'encode.py')
+FILES = ('objects.py', 'heap.py', 'tensors.py', 'naming.py', 'stores.py', 'census.py', 'encode.py')
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', '..', 'recorder', 'census')
 
 
