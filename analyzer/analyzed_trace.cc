@@ -3,14 +3,17 @@
 namespace gpumemtrace::analyzer {
 
 AnalyzedTrace::AnalyzedTrace(const AnalyzeOptions& options)
-    : ledger(model), symbols(model, options.symbols), analyses(ledger, options.analyses) {}
+    : ledger(model), symbols(model, options.symbols), analyses(ledger, options.analyses), holders(ledger) {}
 
 std::unique_ptr<AnalyzedTrace> Analyze(const std::string& path, const AnalyzeOptions& options) {
   auto trace = std::make_unique<AnalyzedTrace>(options);
   trace->path = path;
   trace->read = ReadTrace(path, options.reader, trace->model, trace->ledger);
   trace->ledger.Finish();
-  if (trace->read.fault == TraceFault::kNone) trace->analyses.Conclude(trace->symbols);
+  if (trace->read.fault == TraceFault::kNone) {
+    trace->analyses.Conclude(trace->symbols);
+    trace->holders.Conclude(trace->analyses.findings(), trace->symbols);
+  }
   return trace;
 }
 

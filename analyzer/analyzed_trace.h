@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "analyzer/analyses/analyses.h"
+#include "analyzer/analyses/holders.h"
 #include "analyzer/exit_codes.h"
 #include "analyzer/ledger/ledger.h"
 #include "analyzer/symbols/symbolizer.h"
@@ -31,6 +32,7 @@ struct AnalyzedTrace {
   // Caches what it finds, so reports need it non-const.
   mutable Symbolizer symbols;
   Analyses analyses;
+  Holders holders;
   ReadResult read;
 };
 

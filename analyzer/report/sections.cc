@@ -6,9 +6,18 @@ namespace gpumemtrace::analyzer {
 
 std::span<const Section* const> AllSections() {
   static const std::array kSections = {
+      &kVerdictSection,
       &kRecordedSection,
       &kCompletenessSection,
       &kSelfCheckSection,
+      &kOutOfMemorySection,
+      &kGrowthSection,
+      &kHoldersSection,
+      &kPeakSection,
+      &kFragmentationSection,
+      &kAccountSection,
+      &kLiveSection,
+      &kErrorsSection,
   };
   return kSections;
 }

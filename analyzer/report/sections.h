@@ -13,5 +13,14 @@ std::span<const Section* const> AllSections();
 extern const Section kRecordedSection;
 extern const Section kCompletenessSection;
 extern const Section kSelfCheckSection;
+extern const Section kVerdictSection;
+extern const Section kGrowthSection;
+extern const Section kHoldersSection;
+extern const Section kPeakSection;
+extern const Section kLiveSection;
+extern const Section kAccountSection;
+extern const Section kFragmentationSection;
+extern const Section kOutOfMemorySection;
+extern const Section kErrorsSection;
 
 }  // namespace gpumemtrace::analyzer

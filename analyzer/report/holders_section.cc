@@ -1,0 +1,219 @@
+// Who keeps device memory alive: the censuses that were taken, the peak by role, and the largest holders.
+#include <algorithm>
+#include <cmath>
+
+#include "analyzer/report/findings_text.h"
+#include "analyzer/report/holders_text.h"
+#include "analyzer/report/sections.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+std::string_view TriggerName(Census::Trigger trigger) {
+  switch (trigger) {
+    case Census::EXIT:
+      return "exit";
+    case Census::OUT_OF_MEMORY:
+      return "out of memory";
+    case Census::GROWTH:
+      return "growth";
+    case Census::SIGNAL:
+      return "signal";
+    case Census::REQUEST:
+      return "request";
+    default:
+      return "unknown";
+  }
+}
+
+std::string BaseName(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::string Age(const HeldBy& held) {
+  if (held.oldest_steps < 0) return "";
+  const auto oldest = static_cast<uint64_t>(std::lround(held.oldest_steps));
+  const auto youngest = static_cast<uint64_t>(std::lround(std::max(held.youngest_steps, 0.0)));
+  if (oldest == youngest) return Plural(oldest, "step") + " old";
+  return FormatCount(youngest) + " to " + Plural(oldest, "step") + " old";
+}
+
+std::string Stores(const HeldBy& held) {
+  if (held.file.empty() || held.line == 0) return "";
+  std::string result = BaseName(held.file) + ":" + std::to_string(held.line);
+  for (size_t i = 0; i < held.lines.size() && i < 3; ++i) result += ", " + std::to_string(held.lines[i]);
+  return result;
+}
+
+std::string Facts(const HeldBy& held) {
+  std::string facts =
+      held.tensors == 0 ? Plural(held.allocations, "allocation") : Plural(held.tensors, "tensor");
+  facts += ", " + FormatBytes(held.bytes);
+  if (!held.shape.empty()) {
+    facts += ", " + held.shape;
+    if (held.shapes > 1) facts += " and " + Plural(held.shapes - 1, "other shape");
+  }
+  if (!held.grad_fn.empty()) facts += ", grad_fn " + held.grad_fn;
+  if (const std::string age = Age(held); !age.empty()) facts += ", " + age;
+  if (held.views) {
+    facts += "; views of " + FormatBytes(held.tensor_bytes) + " keep " + FormatBytes(held.bytes) + " alive";
+  }
+  return facts;
+}
+
+std::string Row(const HeldBy& held) {
+  std::string row = "kept by " + held.Describe();
+  if (const std::string stores = Stores(held); !stores.empty()) {
+    row += (held.kind == "frame" ? ", running at " : ", stored at ") + stores;
+  }
+  row += ": " + Facts(held);
+  if (!held.reason.empty()) row += "; " + held.reason;
+  return Printable(row);
+}
+
+nlohmann::ordered_json HeldJson(const HeldBy& held) {
+  nlohmann::ordered_json json;
+  json["text"] = Printable(held.Describe());
+  json["path"] = Printable(held.text);
+  if (!held.example.empty()) json["example"] = Printable(held.example);
+  json["kind"] = held.kind;
+  json["file"] = Printable(held.file);
+  json["line"] = held.line;
+  if (!held.lines.empty()) json["more_lines"] = held.lines;
+  if (!held.container.empty()) json["container"] = Printable(held.container);
+  if (!held.container_type.empty()) json["container_type"] = Printable(held.container_type);
+  if (held.items >= 0) json["items"] = held.items;
+  if (!held.owner.empty()) json["owner"] = Printable(held.owner);
+  if (!held.detail.empty()) json["detail"] = Printable(held.detail);
+  if (!held.reason.empty()) json["reason"] = held.reason;
+  json["tensors"] = held.tensors;
+  json["allocations"] = held.allocations;
+  json["bytes"] = held.bytes;
+  json["tensor_bytes"] = held.tensor_bytes;
+  if (!held.shape.empty()) json["shape"] = Printable(held.shape);
+  json["shapes"] = held.shapes;
+  if (!held.grad_fn.empty()) json["grad_fn"] = Printable(held.grad_fn);
+  json["views"] = held.views;
+  if (held.oldest_steps >= 0) json["oldest_steps"] = held.oldest_steps;
+  if (held.youngest_steps >= 0) json["youngest_steps"] = held.youngest_steps;
+  return json;
+}
+
+void PeakText(const AnalyzedTrace& trace, TextWriter& out) {
+  for (const PeakRoles& peak : trace.holders.peak_roles()) {
+    if (peak.bytes == 0 || peak.from_census == 0) continue;
+    out.Line("  Peak of " + DeviceText(peak.device) + " by role, " + FormatBytes(peak.bytes) + " in all, " +
+             FormatPercent(peak.from_census, peak.bytes) + " told by a census, the rest by birth place:");
+    std::vector<std::vector<std::string>> rows;
+    for (int i = 0; i < kMemoryRoleCount; ++i) {
+      const uint64_t bytes = peak.by_role[static_cast<size_t>(i)];
+      if (bytes == 0) continue;
+      rows.push_back({FormatBytes(bytes), FormatPercent(bytes, peak.bytes),
+                      std::string(MemoryRoleName(static_cast<MemoryRole>(i)))});
+    }
+    std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a[2] < b[2]; });
+    out.Table(rows, {true, true, false}, 4);
+  }
+}
+
+void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+  const Holders& holders = trace.holders;
+  if (holders.censuses().empty() && holders.incomplete() == 0 && holders.faults().empty()) return;
+  out.Heading("Who holds it");
+  const std::vector<CensusSummary>& censuses = holders.censuses();
+  for (size_t i = 0; i < censuses.size(); ++i) {
+    if (detail == 0 && censuses.size() > 3 && i + 3 < censuses.size()) continue;
+    const CensusSummary& census = censuses[i];
+    std::string line =
+        "census " + std::to_string(census.number) + " (" + std::string(TriggerName(census.trigger)) + ", " +
+        FormatDuration(SinceStart(trace, census.time_us)) +
+        " after the start): " + Plural(census.tensors, "device tensor") + ", " +
+        FormatBytes(census.held_bytes) + " of " + FormatBytes(census.allocation_bytes) + " live; took " +
+        FormatDuration(census.duration_us) + " for " + Plural(census.objects, "object");
+    if (!census.partial.empty()) line += "; partial: " + census.partial;
+    if (!census.collector_enabled) line += "; the cyclic garbage collector is switched off";
+    out.Line("  " + Printable(line));
+  }
+  if (holders.incomplete() != 0) {
+    out.Line("  " + Plural(holders.incomplete(), "census") +
+             " incomplete: the process ended before it was written");
+  }
+  for (const std::string& fault : holders.faults()) out.Line("  " + out.Yellow(fault));
+  PeakText(trace, out);
+  if (!holders.largest().empty()) {
+    const CensusSummary* last = nullptr;
+    for (const CensusSummary& census : censuses) {
+      if (census.held_bytes != 0) last = &census;
+    }
+    out.Line("  Largest holders at census " + std::to_string(last->number) + ":");
+    std::vector<std::vector<std::string>> rows;
+    for (const HeldBy& held : holders.largest()) {
+      if (rows.size() >= (detail > 0 ? 40u : 8u)) break;
+      rows.push_back({FormatBytes(held.bytes), Plural(held.tensors, "tensor"),
+                      Shorten(Printable(held.Describe()), detail > 0 ? 200 : 76)});
+    }
+    out.Table(rows, {true, true, false}, 4);
+  }
+}
+
+void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+  const Holders& holders = trace.holders;
+  nlohmann::ordered_json& list = out["censuses"] = nlohmann::ordered_json::array();
+  for (const CensusSummary& census : holders.censuses()) {
+    list.push_back({{"number", census.number},
+                    {"trigger", std::string(TriggerName(census.trigger))},
+                    {"seconds", static_cast<double>(SinceStart(trace, census.time_us)) / 1e6},
+                    {"duration_seconds", static_cast<double>(census.duration_us) / 1e6},
+                    {"partial", Printable(census.partial)},
+                    {"objects", census.objects},
+                    {"collector_enabled", census.collector_enabled},
+                    {"tensors", census.tensors},
+                    {"matched", census.matched},
+                    {"allocations", census.allocations},
+                    {"allocation_bytes", census.allocation_bytes},
+                    {"held_allocations", census.held_allocations},
+                    {"held_bytes", census.held_bytes}});
+  }
+  out["censuses_incomplete"] = holders.incomplete();
+  nlohmann::ordered_json& largest = out["holders"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < holders.largest().size() && i < 100; ++i)
+    largest.push_back(HeldJson(holders.largest()[i]));
+  nlohmann::ordered_json& peaks = out["peak_roles"] = nlohmann::ordered_json::array();
+  for (const PeakRoles& peak : holders.peak_roles()) {
+    nlohmann::ordered_json roles;
+    for (int i = 0; i < kMemoryRoleCount; ++i) {
+      roles[std::string(MemoryRoleName(static_cast<MemoryRole>(i)))] = peak.by_role[static_cast<size_t>(i)];
+    }
+    peaks.push_back({{"device", peak.device},
+                     {"bytes", peak.bytes},
+                     {"from_census", peak.from_census},
+                     {"roles", roles}});
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> HolderRows(const AnalyzedTrace& trace, size_t growth, size_t most) {
+  const std::vector<HeldBy>& list = trace.holders.HoldersOf(growth);
+  std::vector<std::string> rows;
+  for (const HeldBy& held : list) {
+    if (rows.size() == most) {
+      rows.push_back("and by " + Plural(list.size() - most, "other holder"));
+      break;
+    }
+    rows.push_back(Row(held));
+  }
+  return rows;
+}
+
+void AddHolders(const AnalyzedTrace& trace, size_t growth, nlohmann::ordered_json& json) {
+  const std::vector<HeldBy>& list = trace.holders.HoldersOf(growth);
+  if (list.empty()) return;
+  json["held_by"] = HeldJson(list.front());
+  nlohmann::ordered_json& all = json["holders"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < list.size() && i < 20; ++i) all.push_back(HeldJson(list[i]));
+}
+
+const Section kHoldersSection = {"holders", Text, Json};
+
+}  // namespace gpumemtrace::analyzer
