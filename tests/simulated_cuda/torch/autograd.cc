@@ -195,6 +195,8 @@ class Engine {
 
 }  // namespace
 
+Node::Node(uint64_t sequence_nr)
+    : sequence_nr_(sequence_nr), thread_id_(at::RecordFunction::currentThreadId()) {}
 Node::~Node() = default;
 
 std::shared_ptr<Node> get_current_node() { return t_current != nullptr ? t_current->shared_from_this() : nullptr; }

@@ -10,10 +10,10 @@
 
 namespace torch::autograd {
 
-// The vtable pointer, then the base with the weak pointer, then the sequence number at offset 24: the shim
-// reads it there, as it does in PyTorch.
+// The vtable pointer, then the base with the weak pointer, then the members that the shim reads in the order
+// that PyTorch has them: the sequence number at offset 24 and the creating thread at 48.
 struct TORCH_API_TYPE Node : std::enable_shared_from_this<Node> {
-  explicit Node(uint64_t sequence_nr) : sequence_nr_(sequence_nr) {}
+  explicit Node(uint64_t sequence_nr);
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -24,6 +24,9 @@ struct TORCH_API_TYPE Node : std::enable_shared_from_this<Node> {
   virtual void release() {}
 
   uint64_t sequence_nr_;
+  uint64_t topological_nr_ = 0;
+  bool has_parent_ = false;
+  uint64_t thread_id_ = 0;
   const char* name = "";
   std::vector<std::shared_ptr<Node>> next;  // per input; null where none is wanted
 };

@@ -1,5 +1,6 @@
 #include "tensor.h"
 
+#include <atomic>
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
@@ -45,6 +46,12 @@ bool SetGradEnabled(bool enabled) {
   const bool before = t_grad_enabled;
   t_grad_enabled = enabled;
   return before;
+}
+
+uint64_t RecordFunction::currentThreadId() {
+  static std::atomic<uint64_t> last{0};
+  thread_local const uint64_t id = ++last;
+  return id;
 }
 
 namespace sequence_number {

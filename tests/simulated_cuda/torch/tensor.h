@@ -66,6 +66,11 @@ inline TensorPtr EmptyLike(const Tensor& t) { return Empty(t.shape, t.kind, t.de
 TORCH_API bool GradEnabled();
 TORCH_API bool SetGradEnabled(bool enabled);
 
+struct RecordFunction {
+  // Counted from 1, one per thread, never reused.
+  TORCH_API static uint64_t currentThreadId();
+};
+
 namespace sequence_number {
 // As in PyTorch: one number per autograd node, counted per thread.
 TORCH_API uint64_t peek();
