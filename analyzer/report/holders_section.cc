@@ -21,6 +21,10 @@ std::string_view TriggerName(Census::Trigger trigger) {
       return "signal";
     case Census::REQUEST:
       return "request";
+    case Census::COLLECTION:
+      return "before a garbage collection";
+    case Census::RETURN:
+      return "the outermost function returned";
     default:
       return "unknown";
   }

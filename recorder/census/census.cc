@@ -20,7 +20,7 @@ constexpr long kGrowth = 3;
 constexpr long kRequest = 5;
 // Between two attempts to attach: PyTorch may not be imported yet.
 constexpr uint64_t kRetryNs = 1'000'000'000;
-constexpr int kMostAttempts = 600;
+constexpr int kMostAttempts = 200;
 
 CensusOptions options;
 PythonApi api;
@@ -28,7 +28,9 @@ std::atomic<bool> api_found{false};
 // A pending call waits in the interpreter's queue.
 std::atomic<bool> scheduled{false};
 std::atomic<bool> complete{false};
-std::atomic<uint64_t> last_duration_ns{0};
+// Spent on censuses in all, and on the last one.
+std::atomic<uint64_t> spent_ns{0};
+std::atomic<uint64_t> last_ns{0};
 GrowthWatch growth;
 uint64_t next_attempt_ns = 0;
 int attempts = 0;
@@ -37,6 +39,7 @@ int attempts = 0;
 PyObject* space = nullptr;  // globals of the census, kept for ever
 uint32_t census_number = 0;
 PartHeader part_header;
+uint64_t begun_ns = 0;
 
 uint64_t Now() {
   timespec now;
@@ -54,7 +57,8 @@ uint64_t PresentSequence() {
 PyObject* Begin(PyObject*, PyObject*) {
   if (!Active()) return api.bool_from_long(0);
   part_header.first_sequence = PresentSequence();
-  part_header.time_us = Now() / 1000;
+  begun_ns = Now();
+  part_header.time_us = begun_ns / 1000;
   return api.bool_from_long(1);
 }
 
@@ -67,6 +71,9 @@ PyObject* Emit(PyObject*, PyObject* bytes) {
   if (!RecordParts(part_header, {reinterpret_cast<const uint8_t*>(data), static_cast<size_t>(size)})) {
     RecordNote(NoteSeverity::kWarning, "census: it could not be recorded in full");
   }
+  const uint64_t took = Now() - begun_ns;
+  last_ns.store(took, std::memory_order_relaxed);
+  spent_ns.fetch_add(took, std::memory_order_relaxed);
   return api.bool_from_long(1);
 }
 
@@ -135,6 +142,7 @@ PyObject* MakeSpace() {
       Put(dict, "_sources", SourceList()) &&
       Put(dict, "_budget", api.float_from_double(static_cast<double>(options.budget_ms) / 1000)) &&
       Put(dict, "_signal", api.long_from_long(options.signal)) &&
+      Put(dict, "_automatic", api.long_from_long(options.mode == Mode::kAuto ? 1 : 0)) &&
       (code = api.compile_string(kInstallSource.text, kInstallSource.name, kFileInput)) != nullptr) {
     result = api.eval_code(code, dict, dict);
   }
@@ -190,19 +198,12 @@ int OnPendingCall(void* argument) {
     }
   }
   PyObject* installed = Call("install", nullptr);
-  if (installed != nullptr) {
-    if (api.object_is_true(installed) == 1) complete.store(true, std::memory_order_relaxed);
-    api.decref(installed);
-  }
+  if (installed != nullptr) api.decref(installed);
   if (const int failed = EndCall(); failed != 0) return failed;
   const long trigger = static_cast<long>(reinterpret_cast<intptr_t>(argument));
   if (trigger != kAttach) {
     PyObject* seconds = Call("report", &trigger);
-    if (seconds != nullptr) {
-      const double spent = api.float_as_double(seconds);
-      api.decref(seconds);
-      last_duration_ns.store(static_cast<uint64_t>(spent > 0 ? spent * 1e9 : 0), std::memory_order_relaxed);
-    }
+    if (seconds != nullptr) api.decref(seconds);
   }
   return EndCall();
 }
@@ -237,13 +238,15 @@ void Observe(uint64_t now_ns, uint64_t live_blocks, uint64_t live_bytes) {
     api_found.store(true, std::memory_order_release);
     next_attempt_ns = 0;
   }
-  if (growth.Look(now_ns, live_blocks, live_bytes, last_duration_ns.load(std::memory_order_relaxed))) {
+  const Cost cost = {spent_ns.load(std::memory_order_relaxed), last_ns.load(std::memory_order_relaxed)};
+  if (growth.Look(now_ns, live_blocks, live_bytes, cost)) {
     if (Schedule(kGrowth)) return;
     growth.Retry();
   }
   if (!complete.load(std::memory_order_relaxed) && now_ns >= next_attempt_ns && attempts < kMostAttempts) {
-    next_attempt_ns = now_ns + kRetryNs;
     ++attempts;
+    // PyTorch may be imported late, and the program's outermost function may change.
+    next_attempt_ns = now_ns + kRetryNs * static_cast<uint64_t>(attempts < 10 ? 1 : attempts / 4);
     Schedule(kAttach);
   }
 }

@@ -51,6 +51,8 @@ def take(budget=2.0, main_code=None):
     started = time.monotonic()
     result = Result()
     result.collector_enabled = gc.isenabled()
+    if main_code is not None:
+        _MAIN_FILE[0] = main_code.co_filename
     # A collection in the middle would run finalizers of the host because of our allocations.
     gc.disable()
     try:
@@ -394,6 +396,7 @@ class _Taking:
             holder = self._autograd_holder(tensor, graph)
             if holder is not None:
                 result[key] = holder
+        keeper = self._likely_keeper(graph)
         rest = {key: value for key, value in unreached.items() if key not in result}
         if not rest:
             return result
@@ -415,7 +418,10 @@ class _Taking:
             if time.monotonic() > self.deadline:
                 self.result.partial = self.result.partial or 'time: what no name reaches was not explained'
                 break
-            result[key] = self._island_holder(island, key, value, children)
+            holder = self._island_holder(island, key, value, children)
+            if holder.kind == KIND_NATIVE and not holder.container and keeper is not None and key in self.by_id:
+                holder = self._by_keeper(keeper)
+            result[key] = holder
         value = None
         return result
 
@@ -505,6 +511,39 @@ class _Taking:
                     users.append(name)
         return graph
 
+    def _likely_keeper(self, graph):
+        """The named tensors whose graphs have the most nodes that save tensors: (holder, name, node name).
+
+        A tensor without a graph of its own, such as an input batch, leaves no sign in the graph that saved it;
+        all that can be said is which graphs could have."""
+        saving, weight = {}, {}
+        for node, key, _, _ in graph.values():
+            kind = type(node)
+            if id(kind) not in saving:
+                names = [name for entry in _get_mro(kind) for name in list(_get_type_dict(entry))]
+                saving[id(kind)] = any(type(name) is str and name.startswith('_saved_') for name in names)
+            owner = self.by_id[key]
+            if not saving[id(kind)] or owner.owner is not None:
+                continue
+            path = self._tensor_name(owner)
+            count, _, names = weight.get(path, (0, None, {}))
+            names[node_name(node)] = names.get(node_name(node), 0) + 1
+            weight[path] = (count + 1, key, names)
+        if not weight:
+            return None
+        path = max(weight, key=lambda entry: weight[entry][0])
+        count, key, names = weight[path]
+        return self.told.get(key, None), path, max(names, key=lambda name: names[name]), count
+
+    def _by_keeper(self, keeper):
+        source, path, name, count = keeper
+        holder = Holder(KIND_NATIVE, 'C++, probably the autograd graph of ' + path)
+        holder.detail = 'no Python name reaches it; %d nodes there save tensors, most of them %s' % (count, name)
+        if source is not None:
+            holder.container, holder.container_type = source.container, source.container_type
+            holder.items, holder.owner, holder.stores = source.items, source.owner, source.stores
+        return holder
+
     def _autograd_holder(self, tensor, graph):
         node = self.torch.grad_fn(tensor.object, tensor.flags) if tensor.grad_fn else None
         known = graph.get(id(node), None) if node is not None else None
@@ -517,8 +556,10 @@ class _Taking:
         holder.detail = name + ' → ' + owner.grad_fn + (' → …' if depth > 1 else '')
         if users:
             holder.detail += ' saved by ' + ' or '.join(users)
-        holder.example = name
-        holder.container = name
+        source = self.told.get(key, None)
+        if source is not None and owner.owner is None:
+            holder.container, holder.container_type = source.container, source.container_type
+            holder.items, holder.owner, holder.stores = source.items, source.owner, source.stores
         return holder
 
     def _tensor_name(self, tensor):

@@ -5,14 +5,20 @@
 
 namespace gpumemtrace::recorder::census {
 
+// What censuses have cost so far.
+struct Cost {
+  uint64_t spent_ns = 0;
+  uint64_t last_ns = 0;
+};
+
 class GrowthWatch {
  public:
   GrowthWatch() = default;
   // `automatic`: looks by itself, ever more seldom. `limit`: bytes of growth after which to look, 0 = none.
   GrowthWatch(bool automatic, uint64_t limit) : automatic_(automatic), limit_(limit) {}
 
-  // True when a census should be taken now. `last_duration_ns`: what the previous one cost.
-  bool Look(uint64_t now_ns, uint64_t live_blocks, uint64_t live_bytes, uint64_t last_duration_ns) {
+  // True when a census should be taken now.
+  bool Look(uint64_t now_ns, uint64_t live_blocks, uint64_t live_bytes, const Cost& cost) {
     if (start_ns_ == 0) {
       start_ns_ = now_ns;
       next_ns_ = now_ns + kFirstNs;
@@ -22,11 +28,8 @@ class GrowthWatch {
       if (live_bytes - limit_base_ >= limit_) return Take(now_ns, live_blocks, live_bytes);
     }
     if (!automatic_) return false;
-    if (taken_ && last_duration_ns > 0) {
-      const uint64_t affordable = taken_ns_ + kShare * last_duration_ns;
-      if (affordable > next_ns_) next_ns_ = affordable;
-    }
     if (now_ns < next_ns_) return false;
+    if (cost.spent_ns + cost.last_ns > kAllowanceNs + (now_ns - start_ns_) / kShare) return false;
     // A program that leaks by the smallest block of an allocator shows in the number of blocks first.
     const bool more_blocks = live_blocks >= blocks_ + kBlocks;
     const bool more_bytes = live_bytes >= bytes_ + kBytes && live_bytes - bytes_ >= bytes_ / 16;
@@ -41,14 +44,14 @@ class GrowthWatch {
   }
 
  private:
-  static constexpr uint64_t kFirstNs = 2'000'000'000;
-  // A census may take one part in so many of the time between two.
+  static constexpr uint64_t kFirstNs = 900'000'000;
+  // What censuses may cost in all (install.py says the same): so much, and one part in so many of the time.
+  static constexpr uint64_t kAllowanceNs = 500'000'000;
   static constexpr uint64_t kShare = 100;
   static constexpr uint64_t kBlocks = 32;
   static constexpr uint64_t kBytes = uint64_t{1} << 20;
 
   bool Take(uint64_t now_ns, uint64_t live_blocks, uint64_t live_bytes) {
-    taken_ = true;
     taken_ns_ = now_ns;
     // Each at twice the age of the one before: a night has about a dozen.
     next_ns_ = now_ns + (now_ns - start_ns_);
@@ -58,7 +61,6 @@ class GrowthWatch {
   }
 
   bool automatic_ = false;
-  bool taken_ = false;
   uint64_t limit_ = 0;
   uint64_t start_ns_ = 0;
   uint64_t next_ns_ = 0;

@@ -62,15 +62,21 @@ def module_dict(module):
     return _get_module_dict(module)
 
 
+_MAIN_FILE = ['']  # set by the census that runs
+
+
 def module_title(name):
     """The main module by the name of its file, as people call it: train.py is 'train'."""
     if name != '__main__':
         return name
     main = sys.modules.get('__main__', None)
-    if main is None or not has_base(type(main), types.ModuleType):
-        return name
-    path = _get_module_dict(main).get('__file__', None)
+    path = None
+    if main is not None and has_base(type(main), types.ModuleType):
+        path = _get_module_dict(main).get('__file__', None)
+    # The interpreter takes __file__ away when the program's body has run.
     if type(path) is not str:
+        path = _MAIN_FILE[0]
+    if not path:
         return name
     stem = path.replace('\\', '/').rsplit('/', 1)[-1]
     return stem[:-3] if stem.endswith('.py') and len(stem) > 3 else stem or name

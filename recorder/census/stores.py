@@ -1,9 +1,10 @@
 """Finds the lines of code that put things into a holder: `losses.append(…)`, `audit[step] = …`, `h = …`.
 
-Reads bytecode with the standard library's `dis` when the program has imported it already (every framework has);
-no source file is opened. The answer is what the code says could store there, not what was seen to do so.
+Reads bytecode with the standard library's `dis` (every framework has imported it already); no source file is
+opened. The answer is what the code says could store there, not what was seen to do so.
 """
 import sys
+import time
 import types
 
 _ADDING = frozenset(('append', 'appendleft', 'add', 'extend', 'extendleft', 'insert', 'setdefault', 'update', 'push',
@@ -92,8 +93,11 @@ class Stores:
         return names
 
     def _read(self, code, names, budget, depth):
-        get_instructions = module_value('dis', 'get_instructions')
-        if type(get_instructions) is not types.FunctionType or time.monotonic() > self.deadline:
+        if time.monotonic() > self.deadline:
+            return
+        try:
+            from dis import get_instructions
+        except ImportError:  # the interpreter is going down
             return
         line, loads, stores, adds = code.co_firstlineno, [], [], False
         for instruction in get_instructions(code):

@@ -394,6 +394,21 @@ class CensusTest(unittest.TestCase):
         data = CENSUS['encode'](take(), 1)
         self.assertIn('train.losses[…]'.encode(), data)
 
+    def test_input_kept_by_a_graph(self):
+        """An input that requires no gradient has no node; the graph that saved it can only be guessed."""
+        AddmmBackward0 = type('AddmmBackward0', (fake_torch.Node,), {'_saved_mat1': None})
+        inputs = [Tensor(32) for _ in range(5)]
+        addresses = [tensor._address for tensor in inputs]
+        saved = [fake_torch.Hidden(tensor) for tensor in inputs]
+        self.train['cache'] = [Tensor(32, grad_fn=AddmmBackward0()) for _ in inputs]
+        del inputs
+        holder = self.holder_of(take(), addresses[2])
+        for reference in saved:
+            reference.release()
+        self.assertEqual(holder.kind, CENSUS['KIND_NATIVE'])
+        self.assertEqual(holder.path, 'C++, probably the autograd graph of train.cache[…]')
+        self.assertEqual((holder.container, holder.items), ('train.cache', 5))
+
     def test_hostile_objects(self):
         class Meta(type):
             def __hash__(cls):

@@ -5,11 +5,13 @@ FILES = ('objects.py', 'heap.py', 'tensors.py', 'naming.py', 'stores.py', 'censu
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', '..', 'recorder', 'census')
 
 
+def read(name):
+    with open(os.path.join(FOLDER, name), encoding='utf-8') as source:
+        return source.read()
+
+
 def load():
     namespace = {'__name__': 'gpumemtrace_census', '__builtins__': __builtins__}
     for name in FILES:
-        path = os.path.join(FOLDER, name)
-        if os.path.exists(path):
-            with open(path, encoding='utf-8') as source:
-                exec(compile(source.read(), '<gpumemtrace ' + name + '>', 'exec'), namespace)
+        exec(compile(read(name), '<gpumemtrace ' + name + '>', 'exec'), namespace)
     return namespace
