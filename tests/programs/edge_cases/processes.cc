@@ -70,15 +70,19 @@ EDGE_CASE(fork_after_cuda) {
 
 // Forks while other threads are inside the driver and the recorder.
 EDGE_CASE(fork_storm) {
+  Release(Allocate(1));
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&stop] {
-      while (!stop) Release(Allocate(2048));
+      while (!stop) {
+        Release(Allocate(2048));
+        std::this_thread::yield();
+      }
     });
   }
   int sum = 0;
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0; i < 40; ++i) {
     const pid_t child = fork();
     if (child == 0) {
       void* p = nullptr;
