@@ -32,6 +32,10 @@ uint32_t Ledger::ClaimSegments(DeviceBook& book, uint64_t start, uint64_t size) 
 void Ledger::CheckBlock(DeviceBook& book, const TraceEvent& event, uint64_t size_change) {
   if (book.check == nullptr) book.check = &self_checks_[book.device];
   SelfCheck& check = *book.check;
+  if (!event.totals_known) {
+    book.resynchronize = true;
+    return;
+  }
   const uint64_t allocated = event.argument[0];
   const uint64_t reserved = event.argument[1];
   check.reported_allocated = allocated;
@@ -103,19 +107,7 @@ void Ledger::OnBlockEvent(const TraceEvent& event, const SiteInfo& site) {
     }
     default: {
       CheckBlock(book, event, 0);
-      Change& change = changes_.emplace_back();
-      change.index = event.index;
-      change.sequence = event.sequence;
-      change.time_us = event.time_us;
-      change.size = event.size;
-      change.reported_allocated = event.argument[0];
-      change.reported_reserved = event.argument[1];
-      change.site = event.site;
-      change.cause = event.site;
-      change.device = site.device;
-      change.kind = ChangeKind::kOutOfMemory;
-      change.level = Level::kBlock;
-      change.space = site.space;
+      AddFreeStanding(event, site, ChangeKind::kOutOfMemory, Level::kBlock);
       Deliver();
       break;
     }

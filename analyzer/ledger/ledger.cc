@@ -207,19 +207,27 @@ void Ledger::Death(uint32_t slot, const TraceEvent& event, uint8_t flags) {
 void Ledger::UnknownFree(const TraceEvent& event, const SiteInfo& site, Level level, uint8_t flags) {
   ++anomalies_.unknown_frees;
   if ((flags & kChangeDoubleFree) != 0) ++anomalies_.double_frees;
+  AddFreeStanding(event, site, ChangeKind::kUnknownFree, level).flags = flags;
+}
+
+Change& Ledger::AddFreeStanding(const TraceEvent& event, const SiteInfo& site, ChangeKind kind, Level level) {
   Change& change = changes_.emplace_back();
   change.index = event.index;
   change.sequence = event.sequence;
   change.time_us = event.time_us;
   change.address = event.address;
   change.size = event.size;
+  if (level == Level::kBlock) {
+    change.reported_allocated = event.argument[0];
+    change.reported_reserved = event.argument[1];
+  }
   change.site = event.site;
   change.cause = event.site;
   change.device = site.device;
-  change.kind = ChangeKind::kUnknownFree;
+  change.kind = kind;
   change.level = level;
   change.space = site.space;
-  change.flags = flags;
+  return change;
 }
 
 void Ledger::OnEvents(std::span<const TraceEvent> events) {

@@ -47,6 +47,8 @@ enum class ChangeKind : uint8_t {
   // Physical memory `slot` got or lost an address: `address`, `size` = the mapped range.
   kMap,
   kUnmap,
+  // A kernel was launched (not every launch is recorded): `size` = device bytes that disappeared with it.
+  kLaunch,
 };
 
 // Bits of Change::flags.
@@ -265,6 +267,8 @@ class Ledger : public TraceSink {
   void Launch(const TraceEvent& event);
   void DestroyContext(const TraceEvent& event);
   void Failed(const TraceEvent& event, const SiteInfo& site);
+  // A change that concerns no allocation of ours.
+  Change& AddFreeStanding(const TraceEvent& event, const SiteInfo& site, ChangeKind kind, Level level);
 
   // The slot of the object that `event` ends, kNoSlot when it is not known by reference.
   uint32_t SlotOfObject(const TraceEvent& event) const;

@@ -105,11 +105,9 @@ void Ledger::OnSegmentEvent(const TraceEvent& event, const SiteInfo& site) {
     case EventKind::kPoolDestroy:
     case EventKind::kGraphDestroy:
     case EventKind::kHandleDestroy: {
-      if (event.kind == EventKind::kGraphDestroy) {
-        // Memory of launched graphs stays; only the recipe goes.
-        const bool known = (graphs_.erase(event.address) | executables_.erase(event.address)) != 0;
-        if (known && handles_.Find(event.address) == kNoSlot) break;
-      }
+      // Memory of launched graphs stays; only the recipe goes.
+      graphs_.erase(event.address);
+      executables_.erase(event.address);
       uint32_t slot = SlotOfObject(event);
       if (slot == kNoSlot) slot = handles_.Find(event.address);
       if (slot != kNoSlot) {
@@ -119,6 +117,9 @@ void Ledger::OnSegmentEvent(const TraceEvent& event, const SiteInfo& site) {
       }
       break;
     }
+    case EventKind::kKernelLaunch:
+      AddFreeStanding(event, site, ChangeKind::kLaunch, Level::kSegment).size = event.argument[0];
+      break;
     default:  // pool and graph trims change no allocation; kinds of a later version
       break;
   }
@@ -129,18 +130,7 @@ void Ledger::Failed(const TraceEvent& event, const SiteInfo& site) {
       segments_.Find(event.address) == kNoSlot && freed_.contains(event.address)) {
     UnknownFree(event, site, Level::kSegment, kChangeDoubleFree);
   } else {
-    Change& change = changes_.emplace_back();
-    change.index = event.index;
-    change.sequence = event.sequence;
-    change.time_us = event.time_us;
-    change.address = event.address;
-    change.size = event.size;
-    change.site = event.site;
-    change.cause = event.site;
-    change.device = site.device;
-    change.kind = ChangeKind::kFailed;
-    change.level = Level::kSegment;
-    change.space = site.space;
+    AddFreeStanding(event, site, ChangeKind::kFailed, Level::kSegment);
   }
   Deliver();
 }
@@ -355,6 +345,7 @@ void Ledger::Import(const TraceEvent& event, const SiteInfo& site) {
 }
 
 void Ledger::Instantiate(const TraceEvent& event) {
+  executables_.erase(event.address);
   const auto graph = graphs_.find(event.argument[0]);
   if (graph == graphs_.end()) return;
   GraphExecutable& executable = executables_[event.address];

@@ -155,6 +155,8 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
           event.object = birth->object;
           event.address = birth->address;
           event.size = birth->size;
+        } else if (IsBlock(site.kind)) {
+          devices_[site.device].known = false;
         }
       }
     }
@@ -173,6 +175,7 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
                                                                      : 0;
       event.argument[0] = totals.allocated += change + allocated_column.NextZigzag();
       event.argument[1] = totals.reserved += reserved_column.NextZigzag();
+      event.totals_known = totals.known;
     } else {
       event.argument[0] = site.last_argument[0] += argument_0_column.NextZigzag();
       event.argument[1] = site.last_argument[1] += argument_1_column.NextZigzag();

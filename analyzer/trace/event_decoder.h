@@ -55,6 +55,7 @@ class EventDecoder {
   struct DeviceTotals {
     uint64_t allocated = 0;
     uint64_t reserved = 0;
+    bool known = true;
   };
   using Interruption = std::variant<TraceMark, DeviceReading>;
 

@@ -30,6 +30,7 @@ GPUMEMTRACE_SAME(EventKind::kContextCreate, CONTEXT_CREATE);
 GPUMEMTRACE_SAME(EventKind::kContextDestroy, CONTEXT_DESTROY);
 GPUMEMTRACE_SAME(EventKind::kHandleCreate, HANDLE_CREATE);
 GPUMEMTRACE_SAME(EventKind::kHandleDestroy, HANDLE_DESTROY);
+GPUMEMTRACE_SAME(EventKind::kKernelLaunch, KERNEL_LAUNCH);
 GPUMEMTRACE_SAME(EventKind::kBlockAllocate, BLOCK_ALLOCATE);
 GPUMEMTRACE_SAME(EventKind::kBlockFree, BLOCK_FREE);
 GPUMEMTRACE_SAME(EventKind::kBlockOutOfMemory, BLOCK_OUT_OF_MEMORY);
@@ -105,6 +106,8 @@ std::string_view EventKindName(EventKind kind) {
       return "handle create";
     case EventKind::kHandleDestroy:
       return "handle destroy";
+    case EventKind::kKernelLaunch:
+      return "kernel launch";
     case EventKind::kBlockAllocate:
       return "block allocate";
     case EventKind::kBlockFree:

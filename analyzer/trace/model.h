@@ -49,6 +49,7 @@ enum class EventKind : uint8_t {
   kContextDestroy = 22,
   kHandleCreate = 23,
   kHandleDestroy = 24,
+  kKernelLaunch = 25,
   kBlockAllocate = 40,
   kBlockFree = 41,
   kBlockOutOfMemory = 42,
@@ -191,6 +192,8 @@ struct TraceEvent {
   uint32_t object = kNoSlot;
   SiteId site = 0;
   EventKind kind = EventKind::kUnspecified;
+  // Blocks: false when the totals follow from the size of an allocation whose birth was lost.
+  bool totals_known = true;
 };
 
 // A point or range that the program named.

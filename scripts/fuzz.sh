@@ -1,0 +1,24 @@
+#!/bin/sh
+# Fuzzes the trace reader and the ring recovery with libFuzzer, AddressSanitizer and UBSan.
+#   usage: scripts/fuzz.sh [seconds per target, default 60]
+set -eu
+cd "$(dirname "$0")/.."
+seconds=${1:-60}
+build=build/fuzz
+clang=$(command -v clang++ || command -v clang++-14 || true)
+if [ -z "$clang" ]; then
+  echo "fuzz.sh: clang is not installed (scripts/setup.sh installs clang and libclang-rt)" >&2
+  exit 1
+fi
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER="$clang" \
+  -DCMAKE_C_COMPILER="$(echo "$clang" | sed 's/clang++/clang/')" -DGPUMEMTRACE_FUZZ=ON \
+  -DGPUMEMTRACE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
+ninja -C "$build" fuzz_seeds reader_fuzzer ring_fuzzer
+"$build/tests/fuzz/fuzz_seeds" "$build/seeds/reader" "$build/seeds/ring"
+for target in reader ring; do
+  corpus="$build/corpus/$target"
+  mkdir -p "$corpus"
+  echo "== $target: $seconds s"
+  "$build/tests/fuzz/${target}_fuzzer" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
+    -max_len=65536 -print_final_stats=1 -artifact_prefix="$build/" "$corpus" "$build/seeds/$target"
+done

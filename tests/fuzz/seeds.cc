@@ -1,0 +1,75 @@
+// Writes small traces and ring files into two folders, for the fuzzers to begin with.
+//   usage: fuzz_seeds <folder for traces> <folder for ring files>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tests/analyzer/support/random_events.h"
+#include "tests/analyzer/support/ring_builder.h"
+#include "tests/analyzer/support/trace_builder.h"
+
+namespace gpumemtrace::tests {
+namespace {
+
+void Write(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+std::string SmallTrace(uint64_t seed) {
+  TraceBuilder builder({.restart_every = 3,
+                        .events_per_packet = 8,
+                        .compress = seed % 2 == 0,
+                        .compress_definitions = seed % 3 == 0,
+                        .repeat_sites = true});
+  const uint32_t module = builder.Module("/lib/libx.so", "12345678901234567890", 0x1000, 0x1000, 0x9000);
+  const uint32_t code = builder.Code("/a/train.py", "main", 10, "\x80\x01\x88\x02");
+  const uint32_t native =
+      builder.Stack({builder.NativeFrame(module, 0x123), builder.NativeFrame(module, 0x456)});
+  const uint32_t python =
+      builder.Stack({builder.PythonFrame(code, 4, false), builder.PythonFrame(code, 0, true)});
+  for (BuiltEvent event : RandomEvents(seed, 40, seed % 2 == 1)) {
+    event.native_stack = native;
+    event.python_stack = python;
+    builder.Add(event);
+  }
+  builder.AddMark(Mark::STEP, "step", 1);
+  builder.AddDeviceMemory(0, 1000, 2000);
+  builder.Finish();
+  return builder.bytes();
+}
+
+std::string SmallRings(uint64_t seed) {
+  RingBuilder rings(2, 4096, 77, {"", "cudaMalloc", "cudaFree"});
+  for (uint32_t ring = 0; ring < 2; ++ring) {
+    rings.Thread(ring, 1234 + ring, "main");
+    rings.Module(ring, "/lib/libx.so", 0x1000, 0x1000, 0x9000);
+    rings.Code(ring, 5, "/a/train.py", "main", 10);
+    rings.Stack(ring, 7, {0x1456, 0x1789}, {{5, -1, 1}});
+  }
+  uint64_t sequence = 0;
+  for (BuiltEvent event : RandomEvents(seed, 20, seed % 2 == 1)) {
+    event.sequence = ++sequence;
+    event.time_us = sequence;
+    rings.Event(static_cast<uint32_t>(sequence % 2), event, 1, 7);
+  }
+  rings.Mark(0, ++sequence, "step");
+  return rings.Bytes();
+}
+
+}  // namespace
+}  // namespace gpumemtrace::tests
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: fuzz_seeds <folder for traces> <folder for ring files>\n");
+    return 64;
+  }
+  for (int i = 1; i < 3; ++i) std::filesystem::create_directories(argv[i]);
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    const std::string name = std::to_string(seed);
+    gpumemtrace::tests::Write(std::filesystem::path(argv[1]) / name, gpumemtrace::tests::SmallTrace(seed));
+    gpumemtrace::tests::Write(std::filesystem::path(argv[2]) / name, gpumemtrace::tests::SmallRings(seed));
+  }
+  return 0;
+}
