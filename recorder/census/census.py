@@ -438,8 +438,9 @@ class _Taking:
                 break
             # A cycle is told from the object that a person would name, not from a dictionary inside it.
             ring = cycle[:-1]
-            turn = next((place for place in range(len(ring))
-                         if not _is_plumbing(island.objects[ring[place]])), 0)
+            named = [place for place in range(len(ring)) if not _is_plumbing(island.objects[ring[place]])]
+            turn = next((place for place in named if id(island.objects[ring[place]]) not in self.by_id),
+                        named[0] if named else 0)
             members = [island.objects[member] for member in ring[turn:] + ring[:turn] + [ring[turn]]]
             chain = ([island.objects[member] for member in ring[turn:]] if turn else [])
             chain += self._forward(island, candidate, step)

@@ -6,8 +6,6 @@ collection, the collection. From the steps come the path, and the pattern that m
 import sys
 import types
 
-_LAMBDA_TYPES = (types.FunctionType,)
-
 
 class Step:
     __slots__ = ('text', 'collection', 'owner', 'name', 'module', 'code')
@@ -21,10 +19,6 @@ class Step:
         self.code = code              # the function whose local it is
 
 
-def _is(value, cls):
-    return has_base(type(value), cls)
-
-
 class Namer:
     """Names edges between objects. Remembers nothing but strings after `forget`."""
 
@@ -32,6 +26,7 @@ class Namer:
         self._attribute_names = {}  # id of a class → candidate names of instance attributes
         self._positions = {}        # id of a collection → {id of element: subscript text}
         self._kept = []             # keeps ids in the two maps valid
+        self._lru = _lru_type()
 
     def forget(self):
         self._attribute_names = {}
@@ -71,7 +66,7 @@ class Namer:
             return 1, []
         if cls is types.GeneratorType or cls is types.CoroutineType or cls is types.AsyncGeneratorType:
             return 1, [self._generator_step(value, child)]
-        if _LRU is not None and cls is _LRU:
+        if self._lru is not None and cls is self._lru:
             return self._lru_edge(chain, place)
         base = container_base(cls)
         if base is not None:
@@ -328,7 +323,6 @@ def _lru_type():
 
 
 _KEY = object()
-_LRU = _lru_type()
 _CELL = type((lambda value: (lambda: value))(0).__closure__[0])
 _EXCEPTION_GET = {name: BaseException.__dict__[name].__get__
                   for name in ('__traceback__', '__context__', '__cause__', 'args')}

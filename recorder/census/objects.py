@@ -45,7 +45,11 @@ def type_name(cls):
 
 
 def qualified_type_name(cls):
-    """'train.Trainer' for a class of a module, plain 'list' for a builtin."""
+    """'train.Trainer' for a class of a module, plain 'list' for a builtin, 'ctx of train.Double' for the node
+    of a torch.autograd.Function."""
+    forward = _get_type_dict(cls).get('_forward_cls', None)
+    if forward is not None and has_base(type(forward), type):
+        return 'ctx of ' + qualified_type_name(forward)
     name = _get_type_dict(cls).get('__qualname__', None)
     if type(name) is not str:
         name = _get_type_name(cls)
