@@ -1,0 +1,17 @@
+# EXPECT leak 1048576
+import torch
+
+errors = []
+
+
+def request(n):
+    activation = torch.empty(256, 1024, device="cuda")  # LEAK
+    if activation.numel() > n:
+        raise ValueError("too large")
+
+
+for step in range(80):
+    try:
+        request(step)
+    except ValueError as error:
+        errors.append(error)
