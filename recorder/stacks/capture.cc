@@ -5,6 +5,7 @@
 
 #include "recorder/stacks/eh_frame.h"
 #include "recorder/stacks/hash.h"
+#include "recorder/stacks/keep_errno.h"
 #include "recorder/stacks/libunwind_api.h"
 #include "recorder/stacks/modules.h"
 #include "recorder/stacks/native.h"
@@ -77,6 +78,9 @@ uint64_t DefineCode(ThreadStacks& thread, const PythonLayout& layout, const char
 uint64_t DefineStack(ThreadStacks& thread, const PythonInterpreter* interpreter,
                      std::span<const uint64_t> native, size_t python_count, uint64_t raw,
                      DefinitionSink& sink) {
+  const KeepErrno keep_errno;
+  // Also notices code that was unloaded behind our back, so that the next capture distrusts old rules.
+  if (!native.empty()) RefreshModules();
   uint64_t hash = Extend(kSalt1, native.size() << 32 | python_count);
   for (const uint64_t address : native) {
     const ModuleKey module = FindModuleKey(address);
@@ -111,6 +115,7 @@ uint64_t DefineStack(ThreadStacks& thread, const PythonInterpreter* interpreter,
 const size_t kThreadStacksSize = sizeof(ThreadStacks);
 
 bool Prepare() {
+  const KeepErrno keep_errno;
   FindOwnCode();
   PrepareEhFrame();
   NoteModuleChanges();

@@ -235,22 +235,18 @@ Counts LoaderCounts() {
   return counts;
 }
 
-// With the lock held.
-const Record* FindOrScan(uint64_t address) {
-  const Record* record = g_table.Find(address);
-  const Counts counts = LoaderCounts();
-  if (g_table.OutOfDate(counts.adds, counts.subs)) {
-    g_table.Scan();
-    record = g_table.Find(address);
-  }
-  return record;
-}
-
 }  // namespace
+
+void RefreshModules() {
+  NoteModuleChanges();
+  const Counts counts = LoaderCounts();
+  const ColdLockGuard guard(g_lock);
+  if (g_table.OutOfDate(counts.adds, counts.subs)) g_table.Scan();
+}
 
 bool FindModule(uint64_t address, ModuleInfo& info, std::span<char> path) {
   const ColdLockGuard guard(g_lock);
-  const Record* record = FindOrScan(address);
+  const Record* record = g_table.Find(address);
   if (record == nullptr) return false;
   info = record->info;
   info.path_size = static_cast<uint16_t>(std::min<size_t>(info.path_size, path.size()));
@@ -260,7 +256,7 @@ bool FindModule(uint64_t address, ModuleInfo& info, std::span<char> path) {
 
 ModuleKey FindModuleKey(uint64_t address) {
   const ColdLockGuard guard(g_lock);
-  const Record* record = FindOrScan(address);
+  const Record* record = g_table.Find(address);
   if (record == nullptr) return {};
   return {record->info.serial, record->info.content, record->info.load_bias};
 }

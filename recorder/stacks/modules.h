@@ -20,8 +20,11 @@ struct ModuleInfo {
   uint16_t path_size = 0;
 };
 
-// The object that covers `address`, looking at the loader's list again when none does and it has grown.
-// The path is copied into `path`, cut when longer. False when the address lies in no object.
+// Brings the table up to date with the loader's list. The two functions below do not look at that list.
+void RefreshModules();
+
+// The object that covers `address`. The path is copied into `path`, cut when longer. False when the address
+// lies in no object.
 bool FindModule(uint64_t address, ModuleInfo& info, std::span<char> path);
 
 // Cheaper: the object's serial and what makes an address in it comparable between loads.

@@ -5,6 +5,7 @@
 
 #include "recorder/stacks/eh_frame.h"
 #include "recorder/stacks/hash.h"
+#include "recorder/stacks/keep_errno.h"
 #include "recorder/stacks/libunwind_api.h"
 #include "recorder/stacks/memory.h"
 #include "recorder/stacks/own_code.h"
@@ -40,6 +41,7 @@ uint64_t ThreadPointer() {
 }
 
 __attribute__((noinline, cold)) UnwindRule DeriveRule(uint64_t pc, bool exact, uint64_t generation) {
+  const KeepErrno keep_errno;
   const UnwindRule rule = FindUnwindRule(pc, exact);
   g_rules.Insert(exact ? pc | kExactBit : pc, generation, rule);
   return rule;
@@ -48,6 +50,7 @@ __attribute__((noinline, cold)) UnwindRule DeriveRule(uint64_t pc, bool exact, u
 // False when the stack that `sp` lies on is not the thread's own.
 __attribute__((noinline, cold)) bool LearnBounds(ThreadStacks& thread, uint64_t owner, uint64_t sp) {
   if (thread.owner != owner) {
+    const KeepErrno keep_errno;
     const StackBounds bounds = FindStackBounds(sp);
     // On a signal stack or a coroutine's nothing is known, and the next capture asks again.
     thread.owner = bounds.high != 0 ? owner : 0;
@@ -161,6 +164,7 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
     const bool on_own_stack = LearnBounds(thread, owner, registers.sp);
     registers.high = thread.stack_high;
     if (!on_own_stack) {
+      const KeepErrno keep_errno;
       const StackBounds other = FindSignalStack(registers.sp);
       if (other.high == 0) return WalkByLibunwind(thread, stop, most, first);
       registers.high = other.high;
@@ -256,6 +260,7 @@ std::span<const uint64_t> NativeAddresses(ThreadStacks& thread, const NativeWalk
 
 NativeWalk WalkByLibunwind(ThreadStacks& thread, const PythonInterpreter* stop, size_t most, uint64_t first) {
   g_libunwind_walks.fetch_add(1, std::memory_order_relaxed);
+  const KeepErrno keep_errno;
   NativeWalk walk;
   thread.remembered_count = 0;
   thread.native_filled = true;
