@@ -18,7 +18,10 @@ work=$root/.cache/libunwind-build
 say() { printf 'build_libunwind: %s\n' "$*"; }
 fail() { printf 'build_libunwind: %s\n' "$*" >&2; exit 1; }
 
-if [ "${1:-}" != --force ] && [ -f "$prefix/lib/libunwind.a" ]; then
+# Changes with what is built and how, so that an older build is replaced.
+recipe=2
+if [ "${1:-}" != --force ] && [ -f "$prefix/lib/libunwind.a" ] &&
+  [ "$(cat "$prefix/recipe" 2>/dev/null)" = "$recipe" ]; then
   say "already in $prefix"
   exit 0
 fi
@@ -138,10 +141,18 @@ log=$work/build.log
   cd "$work/build"
   "$tree/configure" --prefix="$work/install" --with-pic --enable-static --disable-shared --disable-tests \
     --disable-documentation --disable-cxx-exceptions --disable-minidebuginfo --disable-coredump \
-    --disable-ptrace --disable-setjmp CFLAGS="-O2 -g -fPIC -fvisibility=hidden"
+    --disable-ptrace --disable-setjmp CFLAGS="-O2 -g -fPIC -fvisibility=hidden -ftls-model=initial-exec"
   make -j"$(nproc)"
   make install
 ) >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "the build failed; all of it is in $log"; }
+
+# How it finds out whether memory is readable takes a pipe; recorder/stacks/libunwind_api.cc has other means.
+for archive in "$work"/install/lib/lib*.a; do
+  [ -L "$archive" ] && continue
+  objcopy --redefine-sym pipe2=gpumemtrace_unwind_pipe2 --redefine-sym read=gpumemtrace_unwind_read \
+    --redefine-sym syscall=gpumemtrace_unwind_syscall "$archive"
+done
+printf '%s\n' "$recipe" >"$work/install/recipe"
 
 # In place at once, so that an interrupted build leaves nothing half done.
 [ -f "$work/install/lib/libunwind.a" ] || fail "the build made no libunwind.a; see $log"

@@ -1,5 +1,6 @@
-// What a capture costs. Native stacks of about 35 frames from the outermost to the innermost, as under PyTorch;
-// the Python part is measured inside an interpreter by scripts that load the probe (tests/recorder/stacks).
+// What a capture costs. Native stacks of about 35 frames from the outermost to the innermost, as under
+// PyTorch; the Python part is measured inside an interpreter by scripts that load the probe
+// (tests/recorder/stacks).
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -117,12 +118,24 @@ void WholeCapture(benchmark::State& state) {
 // With what main and the benchmark library add, about 35 frames.
 constexpr int kDepth = 25;
 
-void NativeSameStack(benchmark::State& state) { Frame<kDepth>(state, Same); }
-void NativeTenFreshFrames(benchmark::State& state) { Frame<kDepth - 10>(state, PartlyFresh<10>); }
-void NativeTwentyFreshFrames(benchmark::State& state) { Frame<kDepth - 20>(state, PartlyFresh<20>); }
-void NativeAllFresh(benchmark::State& state) { Frame<kDepth>(state, AllFresh); }
-void NativeByLibunwind(benchmark::State& state) { Frame<kDepth>(state, Libunwind); }
-void CaptureSameStack(benchmark::State& state) { Frame<kDepth>(state, WholeCapture); }
+void NativeSameStack(benchmark::State& state) {
+  Frame<kDepth>(state, Same);
+}
+void NativeTenFreshFrames(benchmark::State& state) {
+  Frame<kDepth - 10>(state, PartlyFresh<10>);
+}
+void NativeTwentyFreshFrames(benchmark::State& state) {
+  Frame<kDepth - 20>(state, PartlyFresh<20>);
+}
+void NativeAllFresh(benchmark::State& state) {
+  Frame<kDepth>(state, AllFresh);
+}
+void NativeByLibunwind(benchmark::State& state) {
+  Frame<kDepth>(state, Libunwind);
+}
+void CaptureSameStack(benchmark::State& state) {
+  Frame<kDepth>(state, WholeCapture);
+}
 
 BENCHMARK(NativeSameStack);
 BENCHMARK(NativeTenFreshFrames);

@@ -598,9 +598,10 @@ void PrepareEhFrame() {
 }
 
 UnwindRule FindUnwindRule(uint64_t address, bool exact) {
-  UnwindRule rule(RuleKind::kUnknown);
+  UnwindRule rule(RuleKind::kNone);
   const uint64_t lookup = exact ? address : address - 1;
   WithEntry(lookup, [&](const Entry& entry) {
+    rule = UnwindRule(RuleKind::kUnknown);
     if (entry.common.signal_frame) {
       if (IsSignalReturn(address)) rule = UnwindRule(RuleKind::kSignal);
       return;

@@ -25,6 +25,9 @@ constexpr size_t kHintSlack = 4;
 // Distinguishes the rule of an interrupted instruction from that of the call before it: no code lies there.
 constexpr uint64_t kExactBit = uint64_t{1} << 63;
 
+// How far a frame pointer may be from the stack pointer in code without CFI.
+constexpr uint64_t kGuessReach = 0x4000;
+
 // Registers of a signal handler's caller in the kernel's struct ucontext at rsp (uc_mcontext.gregs).
 constexpr uint64_t kContextRbp = 120;
 constexpr uint64_t kContextRsp = 160;
@@ -109,6 +112,20 @@ GPUMEMTRACE_READS_HOST_MEMORY inline Step StepOut(Registers& registers, const Th
         }
         registers.low = sp;
         registers.sp = sp;
+        return registers.pc != 0 ? Step::kCaller : Step::kOutermost;
+      }
+      case RuleKind::kNone: {
+        // A guess that libunwind makes, too: the frame pointer points to the last one, with the return
+        // address behind it, not far from here.
+        const uint64_t base = registers.bp;
+        if (base < registers.sp || base - registers.sp > kGuessReach || !registers.Readable(base) ||
+            !registers.Readable(base + 8) || registers.exact) {
+          return Step::kLost;
+        }
+        frame.saved_bp_at = base;
+        registers.bp = GPUMEMTRACE_READ(uint64_t, base);
+        registers.pc = GPUMEMTRACE_READ(uint64_t, base + 8);
+        registers.sp = base + 16;
         return registers.pc != 0 ? Step::kCaller : Step::kOutermost;
       }
       default:

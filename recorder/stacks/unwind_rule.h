@@ -20,8 +20,10 @@ enum class RuleKind : uint8_t {
   kEnd = 3,
   // The frame that the kernel made for a signal handler; the registers are in the ucontext at rsp.
   kSignal = 4,
-  // CFI in another form, or none.
+  // CFI in another form.
   kUnknown = 5,
+  // No CFI: code that was made at run time, or assembly. It may keep a chain of frame pointers.
+  kNone = 6,
 };
 
 // Where the caller's rbp is.
