@@ -9,6 +9,7 @@
 
 #include "interpose/elf_image.h"
 #include "interpose/hooks.h"
+#include "interpose/notes.h"
 #include "interpose/original.h"
 #include "recorder/recorder.h"
 
@@ -39,8 +40,14 @@ State FindState() {
 // alone opens the shim late, which then stays inert (InitializeInjectionNvtx2 returns 0).
 void OfferNvtxInjection() {
   const ElfImage self = ImageOf(&__ehdr_start);
-  if (self.valid() && self.path()[0] == '/') {
+  if (!self.valid() || self.path()[0] != '/') {
+    return;
+  }
+  const char* taken = getenv("NVTX_INJECTION64_PATH");
+  if (taken == nullptr) {
     setenv("NVTX_INJECTION64_PATH", self.path(), 0);
+  } else if (std::strcmp(BaseName(taken), BaseName(self.path())) != 0) {
+    Tell("NVTX ranges are not in this trace: another tool has set NVTX_INJECTION64_PATH");
   }
 }
 

@@ -1,10 +1,13 @@
 // See driver_functions.h. Signatures and enumerators as in cuda.h.
 #include "interpose/driver_functions.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cstring>
 
 #include "interpose/elf_image.h"
+#include "interpose/handle_map.h"
 #include "interpose/original.h"
 
 namespace gpumemtrace::interpose {
@@ -38,12 +41,37 @@ ElfImage FindDriver() {
   return driver;
 }
 
+// The driver may live in a namespace of its own (dlmopen), which the list of objects does not show. Then the
+// functions that our hooks stand in front of lead to it.
+ElfImage FindDriverBehindHooks() {
+  for (size_t i = 0; i < kHookCount; ++i) {
+    if (kHookRows[i].library != Library::kDriver) {
+      continue;
+    }
+    for (const std::atomic<void*>& original : originals[i]) {
+      const void* address = original.load(std::memory_order_acquire);
+      Dl_info info;
+      link_map* map = nullptr;
+      if (address != nullptr &&
+          dladdr1(address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0 && map != nullptr &&
+          std::strncmp(BaseName(map->l_name), "libcuda.so", 10) == 0) {
+        return ElfImage(*map);
+      }
+    }
+  }
+  return ElfImage();
+}
+
 bool Find() {
-  const ElfImage driver = FindDriver();
+  ElfImage driver = FindDriver();
+  if (!driver.valid()) {
+    driver = FindDriverBehindHooks();
+  }
   if (!driver.valid()) {
     return false;
   }
   Set(functions.ctx_get_device, driver, "cuCtxGetDevice");
+  Set(functions.ctx_get_current, driver, "cuCtxGetCurrent");
   Set(functions.mem_get_info, driver, "cuMemGetInfo_v2");
   Set(functions.stream_get_capture_info, driver, "cuStreamGetCaptureInfo_v2");
   Set(functions.stream_is_capturing, driver, "cuStreamIsCapturing");
@@ -61,6 +89,7 @@ bool Find() {
   Set(functions.device_get_mem_pool, driver, "cuDeviceGetMemPool");
   Set(functions.array_3d_get_descriptor, driver, "cuArray3DGetDescriptor_v2");
   Set(functions.mipmapped_array_get_level, driver, "cuMipmappedArrayGetLevel");
+  Set(functions.primary_ctx_get_state, driver, "cuDevicePrimaryCtxGetState");
   Set(functions.graph_get_nodes, driver, "cuGraphGetNodes");
   Set(functions.graph_node_get_type, driver, "cuGraphNodeGetType");
   Set(functions.graph_child_get_graph, driver, "cuGraphChildGraphNodeGetGraph");
@@ -90,6 +119,38 @@ int CurrentDevice() {
     return -1;
   }
   return device;
+}
+
+namespace {
+constinit HandleMap<1024> own_contexts;
+std::atomic<bool> any_own_context{false};
+}  // namespace
+
+void RememberContext(uint64_t context, int device) {
+  if (context != 0 && own_contexts.Put(context, static_cast<uint64_t>(device + 1))) {
+    any_own_context.store(true, std::memory_order_relaxed);
+  }
+}
+
+int ForgetContext(uint64_t context) {
+  uint64_t value = 0;
+  if (!own_contexts.Get(context, &value)) {
+    return -1;
+  }
+  own_contexts.Erase(context);
+  return static_cast<int>(value) - 1;
+}
+
+uint64_t CurrentOwnContext() {
+  if (!any_own_context.load(std::memory_order_relaxed)) [[likely]] {
+    return 0;
+  }
+  void* context = nullptr;
+  if (Driver().ctx_get_current == nullptr || Driver().ctx_get_current(&context) != 0) {
+    return 0;
+  }
+  const auto number = reinterpret_cast<uint64_t>(context);
+  return number != 0 && own_contexts.Contains(number) ? number : 0;
 }
 
 int DeviceOfPointer(uint64_t pointer) {

@@ -11,6 +11,7 @@ namespace gpumemtrace::interpose {
 
 struct DriverFunctions {
   Result (*ctx_get_device)(int* device);
+  Result (*ctx_get_current)(void** context);
   Result (*mem_get_info)(size_t* free, size_t* total);
   // cuStreamGetCaptureInfo_v2 (CUDA 11.3): status, id, graph, dependencies.
   Result (*stream_get_capture_info)(void* stream, int* status, uint64_t* id, void** graph,
@@ -27,6 +28,7 @@ struct DriverFunctions {
   Result (*device_get_mem_pool)(void** pool, int device);
   Result (*array_3d_get_descriptor)(void* descriptor, void* array);
   Result (*mipmapped_array_get_level)(void** array, void* mipmap, unsigned level);
+  Result (*primary_ctx_get_state)(int device, unsigned* flags, int* active);
   Result (*graph_get_nodes)(void* graph, void** nodes, size_t* count);
   Result (*graph_node_get_type)(void* node, int* type);
   Result (*graph_child_get_graph)(void* node, void** graph);
@@ -37,6 +39,13 @@ const DriverFunctions& Driver();
 
 // The CUDA ordinal of the calling thread's current context, −1 without one.
 int CurrentDevice();
+
+// Contexts that the program made itself (cuCtxCreate). Memory dies with its context, so allocations carry it.
+void RememberContext(uint64_t context, int device);
+// The device of a context made by the program, −1 when it is not one; forgets it.
+int ForgetContext(uint64_t context);
+// The calling thread's current context when the program made it, 0 when it is a device's primary one.
+uint64_t CurrentOwnContext();
 
 // The CUDA ordinal that owns the memory at `pointer`, −1 when the driver does not know.
 int DeviceOfPointer(uint64_t pointer);

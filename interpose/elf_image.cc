@@ -115,6 +115,25 @@ ElfImage::ElfImage(const dl_phdr_info& info)
   plt_relocation_count_ = plt_relocations_ != nullptr ? plt_relocation_bytes / sizeof(ElfW(Rela)) : 0;
 }
 
+namespace {
+
+// The first segment of an object holds its ELF header and program headers.
+dl_phdr_info InfoOf(const link_map& map) {
+  dl_phdr_info info = {};
+  info.dlpi_addr = map.l_addr;
+  info.dlpi_name = map.l_name;
+  const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(map.l_addr);
+  if (header != nullptr && std::memcmp(header->e_ident, ELFMAG, SELFMAG) == 0) {
+    info.dlpi_phdr = reinterpret_cast<const ElfW(Phdr)*>(map.l_addr + header->e_phoff);
+    info.dlpi_phnum = header->e_phnum;
+  }
+  return info;
+}
+
+}  // namespace
+
+ElfImage::ElfImage(const link_map& map) : ElfImage(InfoOf(map)) {}
+
 uintptr_t ElfImage::start() const {
   for (size_t i = 0; i < header_count_; ++i) {
     if (headers_[i].p_type == PT_LOAD) {  // in ascending order, as the gABI demands

@@ -16,6 +16,8 @@ class ElfImage {
   ElfImage() = default;
   // `info` as dl_iterate_phdr gives it; `info.dlpi_name` must outlive the image.
   explicit ElfImage(const dl_phdr_info& info);
+  // An object of any namespace; invalid when its headers are not mapped.
+  explicit ElfImage(const link_map& map);
 
   bool valid() const { return symbols_ != nullptr && strings_ != nullptr; }
   const char* path() const { return path_; }

@@ -138,6 +138,12 @@
   H(cuLibraryLoadFromFile, "cuLibraryLoadFromFile", 12000, kLegacy, kDriver, driver::HandleCreate8) \
   H(cuLibraryUnload, "cuLibraryUnload", 12000, kLegacy, kDriver, driver::HandleDestroy)
 
+#define GPUMEMTRACE_LAUNCH_HOOKS(H) \
+  H(cuLaunchKernel, "cuLaunchKernel", 4000, kLegacy, kDriver, driver::LaunchKernel) \
+  H(cuLaunchKernel_ptsz, "cuLaunchKernel", 7000, kPerThread, kDriver, driver::LaunchKernel) \
+  H(cuLaunchKernelEx, "cuLaunchKernelEx", 11060, kLegacy, kDriver, driver::LaunchKernelEx) \
+  H(cuLaunchKernelEx_ptsz, "cuLaunchKernelEx", 11060, kPerThread, kDriver, driver::LaunchKernelEx)
+
 #define GPUMEMTRACE_RESOLVER_HOOKS(H) \
   H(cuGetProcAddress, "cuGetProcAddress", 11030, kLegacy, kDriver, driver::GetProcAddress) \
   H(cuGetProcAddress_v2, "cuGetProcAddress", 12000, kLegacy, kDriver, driver::GetProcAddressWithStatus) \
@@ -269,6 +275,7 @@
   GPUMEMTRACE_GRAPH_HOOKS(H) \
   GPUMEMTRACE_CONTEXT_HOOKS(H) \
   GPUMEMTRACE_DRIVER_HANDLE_HOOKS(H) \
+  GPUMEMTRACE_LAUNCH_HOOKS(H) \
   GPUMEMTRACE_RESOLVER_HOOKS(H) \
   GPUMEMTRACE_RUNTIME_HOOKS(H) \
   GPUMEMTRACE_LIBRARY_HOOKS(H) \
@@ -278,16 +285,20 @@
 
 #define GPUMEMTRACE_ALL_ALIASES(A) GPUMEMTRACE_GRAPH_ALIASES(A)
 
-// Exported besides the hooks: the doors of the loader, NVTX's injection point, our own API.
+// Exported besides the hooks: the doors of the loader, the ends of the process, NVTX's injection point, our own API.
 #define GPUMEMTRACE_OTHER_EXPORTS(E) \
   E(dlsym) \
   E(dlvsym) \
   E(dlopen) \
   E(dlmopen) \
   E(dlclose) \
+  E(_exit) \
+  E(_Exit) \
+  E(quick_exit) \
   E(InitializeInjectionNvtx2) \
   E(gpumemtrace_mark) \
   E(gpumemtrace_step) \
   E(gpumemtrace_push) \
-  E(gpumemtrace_pop)
+  E(gpumemtrace_pop) \
+  E(gpumemtrace_census)
 // clang-format on

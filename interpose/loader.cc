@@ -16,6 +16,7 @@
 #include "interpose/elf_image.h"
 #include "interpose/hooks.h"
 #include "interpose/original.h"
+#include "interpose/out_of_reach.h"
 #include "recorder/recorder.h"
 
 namespace gpumemtrace::interpose {
@@ -85,17 +86,60 @@ __attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlvsym(v
                 [&](void* where) { return real(where, name, version); });
 }
 
-__attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlopen(const char*, int,
-                                                                               const void*) {
-  // Only remembered: the load happens after the jump.
-  loads_pending.store(true, std::memory_order_relaxed);
-  return {nullptr, reinterpret_cast<void*>(RealDlopen())};
+// The same for a namespace of its own (dlmopen), with that namespace's functions behind it.
+__attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_private_dlsym(void* handle,
+                                                                                      const char* name,
+                                                                                      const void* caller) {
+  const DlsymFunction real = PrivateDlsym();
+  return Decide(handle, name, caller, reinterpret_cast<void*>(real),
+                [&](void* where) { return real(where, name); });
 }
 
-__attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlmopen(long, const char*, int,
-                                                                                const void*) {
+// A load is only remembered, since it happens after the jump; except where the new objects will not see our
+// symbols and their references must be changed after it. Then the call is made here, which is allowed if the
+// caller has no search path of its own that the loader would follow.
+__attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlopen(const char* file, int mode,
+                                                                               const void* caller) {
   loads_pending.store(true, std::memory_order_relaxed);
-  return {nullptr, reinterpret_cast<void*>(RealDlmopen())};
+  const DlopenFunction real = RealDlopen();
+  const bool out_of_reach =
+      (mode & RTLD_DEEPBIND) != 0 && (mode & RTLD_NOLOAD) == 0 && file != nullptr && Enabled();
+  if (!out_of_reach) [[likely]] {
+    return {nullptr, reinterpret_cast<void*>(real)};
+  }
+  if (ImageOf(caller).has_search_path()) {
+    NoteOutOfReach("RTLD_DEEPBIND", file);
+    return {nullptr, reinterpret_cast<void*>(real)};
+  }
+  const LoadedObjects before;
+  void* handle = real(file, mode);
+  if (handle != nullptr) {
+    const int saved_errno = errno;
+    PatchNewObjects(before, handle);
+    errno = saved_errno;
+  }
+  return {handle, nullptr};
+}
+
+__attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlmopen(long space, const char* file,
+                                                                                int mode,
+                                                                                const void* caller) {
+  loads_pending.store(true, std::memory_order_relaxed);
+  const DlmopenFunction real = RealDlmopen();
+  if (file == nullptr || space == LM_ID_BASE || (mode & RTLD_NOLOAD) != 0 || !Enabled()) {
+    return {nullptr, reinterpret_cast<void*>(real)};
+  }
+  if (ImageOf(caller).has_search_path()) {
+    NoteOutOfReach("dlmopen", file);
+    return {nullptr, reinterpret_cast<void*>(real)};
+  }
+  void* handle = real(space, file, mode);
+  if (handle != nullptr) {
+    const int saved_errno = errno;
+    PatchNamespace(handle, file);
+    errno = saved_errno;
+  }
+  return {handle, nullptr};
 }
 
 // The loader does not look at dlclose's caller, so this may be an ordinary call.
@@ -126,6 +170,8 @@ void NoticeLoads() {
 #if defined(__x86_64__)
 #define GPUMEMTRACE_DOOR_2(symbol)                                                                 \
   asm(".pushsection .text\n.p2align 4\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol \
+      ":\n.hidden gpumemtrace_door_" #symbol "\n.globl gpumemtrace_door_" #symbol                  \
+      "\ngpumemtrace_door_" #symbol                                                                \
       ":\n.cfi_startproc\nendbr64\n"                                                               \
       "pushq %rdi\n.cfi_adjust_cfa_offset 8\npushq %rsi\n.cfi_adjust_cfa_offset 8\n"               \
       "subq $8, %rsp\n.cfi_adjust_cfa_offset 8\n"                                                  \
@@ -137,6 +183,8 @@ void NoticeLoads() {
       ".cfi_endproc\n.size " #symbol ", .-" #symbol "\n.popsection\n")
 #define GPUMEMTRACE_DOOR_3(symbol)                                                                 \
   asm(".pushsection .text\n.p2align 4\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol \
+      ":\n.hidden gpumemtrace_door_" #symbol "\n.globl gpumemtrace_door_" #symbol                  \
+      "\ngpumemtrace_door_" #symbol                                                                \
       ":\n.cfi_startproc\nendbr64\n"                                                               \
       "pushq %rdi\n.cfi_adjust_cfa_offset 8\npushq %rsi\n.cfi_adjust_cfa_offset 8\n"               \
       "pushq %rdx\n.cfi_adjust_cfa_offset 8\n"                                                     \
@@ -149,6 +197,8 @@ void NoticeLoads() {
 #elif defined(__aarch64__)
 #define GPUMEMTRACE_DOOR_N(symbol, caller_register)                                                   \
   asm(".pushsection .text\n.p2align 4\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol    \
+      ":\n.hidden gpumemtrace_door_" #symbol "\n.globl gpumemtrace_door_" #symbol                     \
+      "\ngpumemtrace_door_" #symbol                                                                   \
       ":\n.cfi_startproc\nhint #34\n"                                                                 \
       "stp x29, x30, [sp, #-48]!\n.cfi_def_cfa_offset 48\n.cfi_offset 29, -48\n.cfi_offset 30, -40\n" \
       "stp x0, x1, [sp, #16]\nstr x2, [sp, #32]\nmov " caller_register                                \
@@ -165,6 +215,7 @@ void NoticeLoads() {
 #endif
 
 GPUMEMTRACE_DOOR_2(dlsym);
+GPUMEMTRACE_DOOR_2(private_dlsym);
 GPUMEMTRACE_DOOR_3(dlvsym);
 GPUMEMTRACE_DOOR_2(dlopen);
 GPUMEMTRACE_DOOR_3(dlmopen);

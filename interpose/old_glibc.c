@@ -34,6 +34,7 @@
 FORWARD(OLDEST, char*, dlerror, (void), ())
 FORWARD(OLDEST, int, dladdr, (const void* address, Dl_info* info), (address, info))
 FORWARD(DLINFO, int, dlinfo, (void* handle, int request, void* answer), (handle, request, answer))
+FORWARD(DLINFO, int, dladdr1, (const void* address, Dl_info* info, void** extra, int flags), (address, info, extra, flags))
 FORWARD(OLDEST, int, pthread_create, (pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument),
         (thread, attributes, run, argument))
 FORWARD(OLDEST, int, pthread_join, (pthread_t thread, void** result), (thread, result))

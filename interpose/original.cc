@@ -15,59 +15,6 @@ extern "C" const char _end __attribute__((visibility("hidden")));
 namespace gpumemtrace::interpose {
 namespace {
 
-// The next definition of a libc function after the shim, in load order. Kept per function; found at first
-// use because dlsym may be called before our constructor has run.
-class NextFunction {
- public:
-  constexpr explicit NextFunction(const char* name) : name_(name) {}
-
-  void* Get() {
-    void* found = found_.load(std::memory_order_acquire);
-    if (found == nullptr) [[unlikely]] {
-      found = Find();
-      found_.store(found, std::memory_order_release);
-    }
-    return found;
-  }
-
- private:
-  void* Find() const {
-    struct Search {
-      const char* name;
-      bool behind_us;
-      void* found;
-    } search{name_, false, nullptr};
-    VisitImages(
-        [](void* context, const ElfImage& image) {
-          auto* state = static_cast<Search*>(context);
-          if (!state->behind_us) {
-            state->behind_us = image.Contains(&__ehdr_start);
-            return true;
-          }
-          state->found = image.FindFunction(state->name);
-          return state->found == nullptr;
-        },
-        &search);
-    if (search.found == nullptr) {
-      // We were loaded late (not by LD_PRELOAD), so libc stands before us.
-      VisitImages(
-          [](void* context, const ElfImage& image) {
-            auto* state = static_cast<Search*>(context);
-            if (image.Contains(&__ehdr_start)) {
-              return true;
-            }
-            state->found = image.FindFunction(state->name);
-            return state->found == nullptr;
-          },
-          &search);
-    }
-    return search.found;
-  }
-
-  const char* name_;
-  std::atomic<void*> found_{nullptr};
-};
-
 constinit NextFunction next_dlsym("dlsym");
 constinit NextFunction next_dlvsym("dlvsym");
 constinit NextFunction next_dlopen("dlopen");
@@ -156,8 +103,66 @@ void* OriginalOfThisCaller(HookId id, const void* return_address) {
   return original;
 }
 
-// libc10.so or libc10_cuda.so, whatever the distribution adds to the name. Found without dlsym: the first
-// call comes while the allocator's mutex is held, and dlsym waits for a dlopen in another thread.
+}  // namespace
+
+void* NextDefinition(const char* name) {
+  struct Search {
+    const char* name;
+    bool behind_us;
+    void* found;
+  } search{name, false, nullptr};
+  VisitImages(
+      [](void* context, const ElfImage& image) {
+        auto* state = static_cast<Search*>(context);
+        if (!state->behind_us) {
+          state->behind_us = image.Contains(&__ehdr_start);
+          return true;
+        }
+        state->found = image.FindFunction(state->name);
+        return state->found == nullptr;
+      },
+      &search);
+  if (search.found == nullptr) {
+    // We were loaded late (not by LD_PRELOAD), so libc stands before us.
+    VisitImages(
+        [](void* context, const ElfImage& image) {
+          auto* state = static_cast<Search*>(context);
+          if (image.Contains(&__ehdr_start)) {
+            return true;
+          }
+          state->found = image.FindFunction(state->name);
+          return state->found == nullptr;
+        },
+        &search);
+  }
+  return search.found;
+}
+
+DlsymFunction RealDlsym() {
+  return reinterpret_cast<DlsymFunction>(next_dlsym.Get());
+}
+DlvsymFunction RealDlvsym() {
+  return reinterpret_cast<DlvsymFunction>(next_dlvsym.Get());
+}
+DlopenFunction RealDlopen() {
+  return reinterpret_cast<DlopenFunction>(next_dlopen.Get());
+}
+DlmopenFunction RealDlmopen() {
+  return reinterpret_cast<DlmopenFunction>(next_dlmopen.Get());
+}
+void* NextFunction::Get() {
+  void* found = found_.load(std::memory_order_acquire);
+  if (found == nullptr) [[unlikely]] {
+    found = NextDefinition(name_);
+    found_.store(found, std::memory_order_release);
+  }
+  return found;
+}
+
+DlcloseFunction RealDlclose() {
+  return reinterpret_cast<DlcloseFunction>(next_dlclose.Get());
+}
+
 void* FindInTorch(const char* symbol) {
   struct Search {
     const char* symbol;
@@ -177,24 +182,6 @@ void* FindInTorch(const char* symbol) {
       },
       &search);
   return search.found;
-}
-
-}  // namespace
-
-DlsymFunction RealDlsym() {
-  return reinterpret_cast<DlsymFunction>(next_dlsym.Get());
-}
-DlvsymFunction RealDlvsym() {
-  return reinterpret_cast<DlvsymFunction>(next_dlvsym.Get());
-}
-DlopenFunction RealDlopen() {
-  return reinterpret_cast<DlopenFunction>(next_dlopen.Get());
-}
-DlmopenFunction RealDlmopen() {
-  return reinterpret_cast<DlmopenFunction>(next_dlmopen.Get());
-}
-DlcloseFunction RealDlclose() {
-  return reinterpret_cast<DlcloseFunction>(next_dlclose.Get());
 }
 
 bool IsOurs(const void* address) {

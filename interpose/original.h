@@ -1,6 +1,7 @@
 // Finds the functions that the shim stands in front of, without changing what anybody else finds.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 
 #include "interpose/hooks.h"
@@ -20,6 +21,21 @@ DlopenFunction RealDlopen();
 DlmopenFunction RealDlmopen();
 DlcloseFunction RealDlclose();
 
+// The next definition of any function of libc after ours, null when there is none.
+void* NextDefinition(const char* name);
+
+// The same, remembered. Found at first use, because the function may be called before our constructor has
+// run.
+class NextFunction {
+ public:
+  constexpr explicit NextFunction(const char* name) : name_(name) {}
+  void* Get();
+
+ private:
+  const char* name_;
+  std::atomic<void*> found_{nullptr};
+};
+
 // Whether `address` is inside the shim.
 bool IsOurs(const void* address);
 
@@ -29,6 +45,11 @@ bool IsPreloaded();
 
 // What `symbol` would be for the object that contains `caller` if the shim were not there; null when nothing.
 void* FindWithoutUs(const char* symbol, const void* caller);
+
+// A function of libc10*.so or libtorch*.so, whatever the distribution adds to the names; null when there is
+// none. Without dlsym: it is called while the allocator's mutex is held, and dlsym waits for a dlopen in
+// another thread.
+void* FindInTorch(const char* symbol);
 
 // Substitute() when all entries are taken: reuses one whose library was unloaded, else gives up and returns
 // `original`, once with a note.

@@ -8,6 +8,7 @@
 
 #include "interpose/driver_functions.h"
 #include "interpose/loader.h"
+#include "interpose/notes.h"
 #include "interpose/torch/autograd.h"
 #include "recorder/recorder.h"
 
@@ -24,6 +25,8 @@ std::atomic<uint64_t> last_sample_ns[kMaxDevices];
 std::atomic<bool> described[kMaxDevices];
 std::atomic<int> captures{0};
 std::atomic<uint64_t> last_capture_ns{0};
+
+std::atomic<uint64_t> recorded_segments{0};
 
 uint64_t NowNs() {
   timespec now{};
@@ -69,6 +72,7 @@ void Describe(int device) {
 }
 
 Event MakeEvent(const Proof& proof, const Facts& facts, Result result) {
+  recorded_segments.fetch_add(1, std::memory_order_relaxed);
   Event event;
   event.kind = facts.kind;
   event.space = facts.space;
@@ -93,6 +97,7 @@ void Record(const Proof& proof, const Facts& facts, Result result) {
   const int saved_errno = errno;
   NoticeLoads();
   recorder::Record(MakeEvent(proof, facts, result));
+  TellPending();
   errno = saved_errno;
 }
 
@@ -160,6 +165,22 @@ void SampleDevice(int device, bool often) {
     }
   }
   errno = saved_errno;
+}
+
+bool ReadFreeMemory(int device, uint64_t* free_bytes) {
+  const DriverFunctions& driver = Driver();
+  size_t free = 0;
+  size_t total = 0;
+  if (device < 0 || driver.mem_get_info == nullptr || Capturing(NowNs()) ||
+      driver.mem_get_info(&free, &total) != 0) {
+    return false;
+  }
+  *free_bytes = free;
+  return true;
+}
+
+uint64_t RecordedSegments() {
+  return recorded_segments.load(std::memory_order_relaxed);
 }
 
 void CaptureBegan() {

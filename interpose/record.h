@@ -51,6 +51,13 @@ class Ticket {
 // every second where `often` is false (stream-ordered allocation can be as frequent as tensors).
 void SampleDevice(int device, bool often);
 
+// What the device says is free, for a comparison within one call; false while a stream is being captured and
+// without a current context.
+bool ReadFreeMemory(int device, uint64_t* free_bytes);
+
+// Counts the events of this file's functions: two equal readings mean that nothing was recorded in between.
+uint64_t RecordedSegments();
+
 // Number of stream captures begun and not ended. While it is not 0 the device is not asked anything.
 void CaptureBegan();
 void CaptureEnded();

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "interpose/activation.h"
+#include "recorder/census/census.h"
 #include "recorder/recorder.h"
 
 namespace {
@@ -34,4 +35,10 @@ GPUMEMTRACE_EXPORTED void gpumemtrace_push(const char* text) {
 }
 GPUMEMTRACE_EXPORTED void gpumemtrace_pop() {
   Mark(MarkKind::kPop, nullptr, 0);
+}
+GPUMEMTRACE_EXPORTED int gpumemtrace_census() {
+  if (!gpumemtrace::interpose::Enabled() || !gpumemtrace::recorder::Active()) {
+    return 0;
+  }
+  return gpumemtrace::recorder::census::Request() ? 1 : 0;
 }

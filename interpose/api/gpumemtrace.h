@@ -29,6 +29,8 @@ void gpumemtrace_step(uint64_t number) GPUMEMTRACE_WEAK;
 /* A range begins and ends on this thread; ranges nest. */
 void gpumemtrace_push(const char* text) GPUMEMTRACE_WEAK;
 void gpumemtrace_pop(void) GPUMEMTRACE_WEAK;
+/* Asks for a census: who holds which tensor, taken by the Python interpreter soon. 1 = it will be taken. */
+int gpumemtrace_census(void) GPUMEMTRACE_WEAK;
 
 #ifdef __cplusplus
 }

@@ -19,6 +19,7 @@ void RecordArray(const DriverScope& scope, uint64_t handle, uint64_t bytes, unsi
           .device = device,
           .address = handle,
           .size = has_memory ? bytes : 0,
+          .argument = {0, CurrentOwnContext()},
           .flags = has_memory ? recorder::kEstimatedSize : recorder::kNoFlags},
          result);
   SampleDevice(device, true);

@@ -1,6 +1,7 @@
 // Contexts: their creation costs device memory that no allocation shows, and their end frees what was
 // allocated in them with cuMemAlloc and the like (but not pools and not cuMemCreate).
 #include "interpose/driver/wrappers.h"
+#include "interpose/handle_map.h"
 
 namespace gpumemtrace::interpose::driver {
 namespace {
@@ -10,6 +11,7 @@ Result Init(Call<Result, unsigned> call, unsigned flags) {
 }
 
 void RecordCreation(const DriverScope& scope, void** context, int device, Result result) {
+  RememberContext(Written(context, result), device);
   Record(scope.proof(),
          {.kind = EventKind::kContextCreate, .device = device, .address = Written(context, result)}, result);
   SampleDevice(device, true);
@@ -52,22 +54,39 @@ Result CtxDestroy(Call<Result, void*> call, void* context) {
   const Proof proof = scope.proof();
   Ticket ticket(proof);
   const Result result = call(context);
-  ticket.Record(proof, {.kind = EventKind::kContextDestroy, .address = reinterpret_cast<uint64_t>(context)},
-                result);
+  const auto number = reinterpret_cast<uint64_t>(context);
+  const int device = result == 0 ? ForgetContext(number) : -1;
+  ticket.Record(proof, {.kind = EventKind::kContextDestroy, .device = device, .address = number}, result);
   return result;
 }
+
+// A device's primary context is retained again and again; it exists from the first time on. By device + 1.
+constinit HandleMap<128> primary_contexts;
 
 Result DevicePrimaryCtxRetain(Call<Result, void**, int> call, void** context, int device) {
   const DriverScope scope(call.id);
   const Result result = call(context, device);
-  if (scope.outermost()) {
-    RecordCreation(scope, context, device, result);
+  const uint64_t key = static_cast<uint64_t>(device) + 1;
+  if (scope.outermost() && (result != 0 || !primary_contexts.Contains(key))) {
+    if (result == 0) {
+      primary_contexts.Put(key, Written(context, result));
+    }
+    Record(scope.proof(),
+           {.kind = EventKind::kContextCreate, .device = device, .address = Written(context, result)},
+           result);
+    SampleDevice(device, true);
   }
   return result;
 }
 
-// A release frees nothing while others still hold the context: recorded as the end of one handle. The last
-// one is told by the reset, or by the end of the process.
+bool PrimaryContextIsGone(int device) {
+  unsigned flags = 0;
+  int active = 1;
+  return Driver().primary_ctx_get_state != nullptr &&
+         Driver().primary_ctx_get_state(device, &flags, &active) == 0 && active == 0;
+}
+
+// The last release ends the context and what was allocated in it; the others end nothing and are no event.
 Result DevicePrimaryCtxRelease(Call<Result, int> call, int device) {
   const DriverScope scope(call.id);
   if (!scope.outermost()) {
@@ -76,7 +95,10 @@ Result DevicePrimaryCtxRelease(Call<Result, int> call, int device) {
   const Proof proof = scope.proof();
   Ticket ticket(proof);
   const Result result = call(device);
-  ticket.Record(proof, {.kind = EventKind::kHandleDestroy, .device = device}, result);
+  if (result == 0 && PrimaryContextIsGone(device)) {
+    primary_contexts.Erase(static_cast<uint64_t>(device) + 1);
+    ticket.Record(proof, {.kind = EventKind::kContextDestroy, .device = device, .address = 0}, result);
+  }
   return result;
 }
 
@@ -88,6 +110,9 @@ Result DevicePrimaryCtxReset(Call<Result, int> call, int device) {
   const Proof proof = scope.proof();
   Ticket ticket(proof);
   const Result result = call(device);
+  if (result == 0) {
+    primary_contexts.Erase(static_cast<uint64_t>(device) + 1);
+  }
   ticket.Record(proof, {.kind = EventKind::kContextDestroy, .device = device, .address = 0}, result);
   return result;
 }

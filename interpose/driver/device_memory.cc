@@ -7,7 +7,12 @@ namespace {
 void RecordAllocation(const DriverScope& scope, Space space, uint64_t address, uint64_t size, Result result) {
   const int device = CurrentDevice();
   Record(scope.proof(),
-         {.kind = EventKind::kAllocate, .space = space, .device = device, .address = address, .size = size},
+         {.kind = EventKind::kAllocate,
+          .space = space,
+          .device = device,
+          .address = address,
+          .size = size,
+          .argument = {0, CurrentOwnContext()}},
          result);
   SampleDevice(device, true);
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "interpose/driver/graph_memory.h"
+#include "interpose/driver/launches.h"
 #include "interpose/driver/wrappers.h"
 #include "interpose/handle_map.h"
 
@@ -121,7 +122,7 @@ Result Destroy(Call<Result, void*> call, void* handle, bool executable) {
     }
   }
   ticket.Record(proof,
-                {.kind = EventKind::kGraphDestroy,
+                {.kind = executable ? EventKind::kGraphDestroy : EventKind::kHandleDestroy,
                  .space = Space::kGraph,
                  .device = CurrentDevice(),
                  .address = number},
@@ -255,7 +256,11 @@ Result GraphLaunch(Call<Result, void*, void*> call, void* executable, void* stre
                            (any_memory_node.load(std::memory_order_relaxed) &&
                             memory_executables.Contains(reinterpret_cast<uint64_t>(executable)));
   if (!owns_memory) [[likely]] {
-    return call(executable, stream);
+    const Result result = call(executable, stream);
+    if (result == 0) {
+      NoticeLaunch(call.id, executable, StreamNumber(stream, call.variant()));
+    }
+    return result;
   }
   const DriverScope scope(call.id);
   const Result result = call(executable, stream);

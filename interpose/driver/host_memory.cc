@@ -12,7 +12,8 @@ Result MemAllocHost(Call<Result, void**, size_t> call, void** pointer, size_t si
            {.kind = EventKind::kAllocate,
             .space = Space::kPinnedHost,
             .address = Written(pointer, result),
-            .size = size},
+            .size = size,
+            .argument = {0, CurrentOwnContext()}},
            result);
   }
   return result;
@@ -27,7 +28,8 @@ Result MemHostAlloc(Call<Result, void**, size_t, unsigned> call, void** pointer,
            {.kind = EventKind::kAllocate,
             .space = Space::kPinnedHost,
             .address = Written(pointer, result),
-            .size = size},
+            .size = size,
+            .argument = {0, CurrentOwnContext()}},
            result);
   }
   return result;
@@ -42,7 +44,8 @@ Result MemHostRegister(Call<Result, void*, size_t, unsigned> call, void* pointer
            {.kind = EventKind::kAllocate,
             .space = Space::kRegisteredHost,
             .address = reinterpret_cast<uint64_t>(pointer),
-            .size = size},
+            .size = size,
+            .argument = {0, CurrentOwnContext()}},
            result);
   }
   return result;

@@ -11,6 +11,9 @@
 #include "recorder/recorder.h"
 
 namespace gpumemtrace::interpose::torch {
+
+constinit std::atomic<bool> blocks_seen{false};
+
 namespace {
 
 using recorder::EventKind;
@@ -40,6 +43,9 @@ void RecordUsage(HookId id, const void* pointer, int64_t size, uint64_t allocate
   // The CPU allocator reports through the same function.
   if (device.type != kCuda || size == 0 || !Enabled()) {
     return;
+  }
+  if (!blocks_seen.load(std::memory_order_relaxed)) [[unlikely]] {
+    blocks_seen.store(true, std::memory_order_relaxed);
   }
   const bool allocates = size > 0;
   RecordBlock(id, allocates ? EventKind::kBlockAllocate : EventKind::kBlockFree,

@@ -1,6 +1,7 @@
 // PyTorch's CUDA caching allocator, seen through the report that it makes for its profiler.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "interpose/hooks.h"
@@ -13,6 +14,9 @@ struct Device {
   int8_t index;
 };
 inline constexpr int8_t kCuda = 1;  // c10/core/DeviceType.h; ROCm builds use it too
+
+// Whether the allocator has ever reported a block of device memory in this process.
+extern std::atomic<bool> blocks_seen;
 
 void ReportMemoryUsage(Call<void, void*, int64_t, uint64_t, uint64_t, Device> call, void* pointer,
                        int64_t size, uint64_t total_allocated, uint64_t total_reserved, Device device);

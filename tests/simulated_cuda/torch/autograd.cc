@@ -199,10 +199,12 @@ Node::Node(uint64_t sequence_nr)
     : sequence_nr_(sequence_nr), thread_id_(at::RecordFunction::currentThreadId()) {}
 Node::~Node() = default;
 
-std::shared_ptr<Node> get_current_node() { return t_current != nullptr ? t_current->shared_from_this() : nullptr; }
+std::shared_ptr<Node> get_current_node() {
+  return t_current != nullptr ? t_current->shared_from_this() : nullptr;
+}
 
-std::shared_ptr<Node> Record(const char* name, const std::vector<TensorPtr>& inputs, std::vector<TensorPtr> saved,
-                             bool gradient_is_view) {
+std::shared_ptr<Node> Record(const char* name, const std::vector<TensorPtr>& inputs,
+                             std::vector<TensorPtr> saved, bool gradient_is_view) {
   if (!Wanted(inputs)) return nullptr;
   auto node = std::make_shared<OperationNode>(at::sequence_number::get_and_increment());
   node->name = name;

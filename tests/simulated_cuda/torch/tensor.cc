@@ -1,8 +1,8 @@
 #include "tensor.h"
 
-#include <atomic>
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
+#include <atomic>
 
 #include "c10/allocator.h"
 
@@ -36,11 +36,14 @@ TensorPtr Empty(const Shape& shape, Kind kind, int device, bool pinned) {
   auto tensor = std::make_shared<Tensor>();
   tensor->shape = shape;
   tensor->kind = kind;
-  tensor->storage = std::make_shared<Storage>(static_cast<size_t>(tensor->elements()) * kind.item, device, pinned);
+  tensor->storage =
+      std::make_shared<Storage>(static_cast<size_t>(tensor->elements()) * kind.item, device, pinned);
   return tensor;
 }
 
-bool GradEnabled() { return t_grad_enabled; }
+bool GradEnabled() {
+  return t_grad_enabled;
+}
 
 bool SetGradEnabled(bool enabled) {
   const bool before = t_grad_enabled;
@@ -55,8 +58,12 @@ uint64_t RecordFunction::currentThreadId() {
 }
 
 namespace sequence_number {
-uint64_t peek() { return t_sequence; }
-uint64_t get_and_increment() { return t_sequence++; }
+uint64_t peek() {
+  return t_sequence;
+}
+uint64_t get_and_increment() {
+  return t_sequence++;
+}
 }  // namespace sequence_number
 
 }  // namespace at

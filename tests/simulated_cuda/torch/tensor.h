@@ -61,7 +61,9 @@ struct Tensor {
 using TensorPtr = std::shared_ptr<Tensor>;
 
 TORCH_API TensorPtr Empty(const Shape& shape, Kind kind, int device, bool pinned = false);
-inline TensorPtr EmptyLike(const Tensor& t) { return Empty(t.shape, t.kind, t.device()); }
+inline TensorPtr EmptyLike(const Tensor& t) {
+  return Empty(t.shape, t.kind, t.device());
+}
 
 TORCH_API bool GradEnabled();
 TORCH_API bool SetGradEnabled(bool enabled);
