@@ -237,21 +237,20 @@ class JaxReader:
             deleted = type_attribute(self.base, 'is_deleted')
             if deleted is _MISSING or deleted(value) is not False:
                 return None
+            # The address of a buffer that is still being computed could have to be waited for.
+            ready = type_attribute(self.base, 'is_ready')
+            if ready is not _MISSING and ready(value) is not True:
+                return None
             pointer = type_attribute(self.base, 'unsafe_buffer_pointer')
             address = pointer(value) if pointer is not _MISSING else 0
             if type(address) is not int or not address:
                 return None
             result = Tensor(value, self.framework)
             result.address = address
-            size = type_attribute(self.base, 'on_device_size_in_bytes')
-            aval = instance_attribute(value, 'aval')
-            if aval is not _MISSING:
-                shape = instance_attribute(aval, 'shape')
-                dtype = instance_attribute(aval, 'dtype')
-                result.dtype = str(dtype) if type(dtype).__module__.startswith('numpy') else ''
-            else:
-                shape = c_attribute(value, self.base, 'shape')
+            shape, dtype = (c_attribute(value, self.base, name) for name in ('shape', 'dtype'))
             result.shape = str(shape) if type(shape) is tuple else ''
+            result.dtype = str(dtype) if type(dtype).__module__.startswith('numpy') else ''
+            size = type_attribute(self.base, 'on_device_size_in_bytes')
             total = size(value) if size is not _MISSING else 0
             result.bytes = result.storage_bytes = total if type(total) is int else 0
             result.flags = FLAG_LEAF

@@ -409,6 +409,39 @@ class CensusTest(unittest.TestCase):
         self.assertEqual(holder.path, 'C++, probably the autograd graph of train.cache[…]')
         self.assertEqual((holder.container, holder.items), ('train.cache', 5))
 
+    def test_cupy_view_keeps_its_chunk(self):
+        module = types.ModuleType('cupy')
+        module.ndarray = fake_torch.FakeCupy.ndarray
+        sys.modules['cupy'] = module
+        try:
+            chunk = fake_torch.FakeCupy.Chunk(0x7E0000000000, 4 << 20)
+            self.train['headers'] = [fake_torch.FakeCupy.ndarray(fake_torch.FakeCupy.Pointer(chunk, 4096), 1024)
+                                     for _ in range(5)]
+            del chunk
+            result = take()
+        finally:
+            del sys.modules['cupy']
+        self.assertEqual(len(result.tensors), 5)
+        row = result.tensors[0]
+        self.assertEqual((row.address, row.storage_bytes, row.bytes), (0x7E0000000000, 4 << 20, 1024))
+        self.assertTrue(row.flags & CENSUS['FLAG_VIEW'])
+        self.assertEqual(self.holder_of(result, row.address).path, 'train.headers[…]')
+
+    def test_jax_arrays(self):
+        module = types.ModuleType('jaxlib.xla_extension')
+        module.ArrayImpl = fake_torch.FakeJaxArray
+        sys.modules['jaxlib.xla_extension'] = module
+        try:
+            self.train['history'] = [fake_torch.FakeJaxArray(0x7D0000000000 + step * 4096, 4096) for step in range(5)]
+            self.train['deleted'] = fake_torch.FakeJaxArray(1, 4, deleted=True)
+            self.train['running'] = fake_torch.FakeJaxArray(1, 4, is_ready=False)
+            result = take()
+        finally:
+            del sys.modules['jaxlib.xla_extension']
+        self.assertEqual(len(result.tensors), 5)
+        self.assertEqual(self.holder_of(result, 0x7D0000001000).path, 'train.history[…]')
+        self.assertEqual(result.partial, '')
+
     def test_hostile_objects(self):
         class Meta(type):
             def __hash__(cls):

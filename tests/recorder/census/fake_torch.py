@@ -186,3 +186,54 @@ def install():
 def uninstall():
     for name in ('torch', 'torch._C', 'torch.nn', 'torch.optim'):
         sys.modules.pop(name, None)
+
+
+class FakeCupy:
+    """cupy.ndarray over a pool: `data` points into a chunk that may be larger than the array."""
+
+    class Chunk:
+        def __init__(self, pointer, size):
+            self._values = (pointer, size)
+
+        ptr = property(lambda self: self._values[0])
+        size = property(lambda self: self._values[1])
+        device_id = property(lambda self: 0)
+
+    class Pointer:
+        def __init__(self, chunk, offset):
+            self._chunk, self._offset = chunk, offset
+
+        ptr = property(lambda self: self._chunk.ptr + self._offset)
+        mem = property(lambda self: self._chunk)
+
+    class ndarray:
+        def __init__(self, pointer, nbytes):
+            self._pointer, self._nbytes = pointer, nbytes
+
+        data = property(lambda self: self._pointer)
+        nbytes = property(lambda self: self._nbytes)
+        shape = property(lambda self: (self._nbytes // 4,))
+        dtype = property(lambda self: None)
+
+
+class FakeJaxArray:
+    """jaxlib's ArrayImpl. Asking a deleted or unfinished one for its address is an error here."""
+
+    def __init__(self, address, nbytes, deleted=False, is_ready=True):
+        self._address, self._nbytes, self._deleted, self._ready = address, nbytes, deleted, is_ready
+
+    def is_deleted(self):
+        return self._deleted
+
+    def is_ready(self):
+        return self._ready
+
+    def unsafe_buffer_pointer(self):
+        assert self._ready and not self._deleted
+        return self._address
+
+    def on_device_size_in_bytes(self):
+        return self._nbytes
+
+    shape = property(lambda self: (self._nbytes // 4,))
+    dtype = property(lambda self: None)
