@@ -60,7 +60,6 @@ install_missing_packages() {
 
 # The shim wants a position-independent libunwind; without it the build still works (see cmake/Libunwind.cmake).
 build_libunwind() {
-  [ -f .cache/libunwind/lib/libunwind.a ] && return 0
   say "building libunwind from the distribution's source package"
   local log
   log=$(mktemp)
