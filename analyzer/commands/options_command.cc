@@ -1,5 +1,7 @@
-// `gpumem-analyze options`: the recorder's options, from the table that the recorder itself parses.
+// `gpumem-analyze options`: the recorder's options, from the table that the recorder itself parses. With
+// --markdown it prints docs/options.md, and a test compares.
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,8 +38,9 @@ std::string Wrap(const std::string& text, size_t indent, size_t width) {
   return out + "\n";
 }
 
-std::string Describe(const options::Option& option) {
-  std::string out = absl::StrCat(option.name, "=");
+// What may be given, e.g. "0|1".
+std::string Values(const options::Option& option) {
+  std::string out;
   const std::string choices = option.choices;
   switch (option.type) {
     case options::Type::kSwitch:
@@ -59,6 +62,12 @@ std::string Describe(const options::Option& option) {
       absl::StrAppend(&out, "<text>");
       break;
   }
+  return out;
+}
+
+std::string Describe(const options::Option& option) {
+  const std::string choices = option.choices;
+  std::string out = absl::StrCat(option.name, "=", Values(option));
   if (*option.default_value != '\0') absl::StrAppend(&out, "   (default ", option.default_value, ")");
   out += '\n';
   out += Wrap(option.text, 6, 100);
@@ -66,6 +75,28 @@ std::string Describe(const options::Option& option) {
     out += Wrap(absl::StrCat("Kinds: ", absl::StrReplaceAll(choices, {{",", ", "}}), "."), 6, 100);
   }
   return out;
+}
+
+int RunMarkdown() {
+  std::string out =
+      "# Options of the recorder\n\n"
+      "Set in the environment of the traced program; read once, at its first use of CUDA:\n\n"
+      "    LD_PRELOAD=libgpumemtrace.so GPUMEMTRACE_OUT=/data/%h.%p.pb python train.py\n\n"
+      "An unknown option or a malformed value gives one line on standard error, and the default is used.\n\n"
+      "This page is what `gpumem-analyze options --markdown` prints; its source is the table in "
+      "`proto/gpumemtrace/options.h`.\n";
+  for (const options::Option& option : options::kOptions) {
+    const std::string default_value = option.default_value;
+    absl::StrAppend(&out, "\n## ", option.name, "\n\n`", Values(option), "`",
+                    default_value.empty() ? "" : absl::StrCat(", default `", default_value, "`"), "\n\n");
+    absl::StrAppend(&out, Wrap(option.text, 0, 110));
+    if (option.type == options::Type::kSet) {
+      const std::string kinds = absl::StrReplaceAll(option.choices, {{",", "`, `"}});
+      absl::StrAppend(&out, "\n", Wrap(absl::StrCat("Kinds: `", kinds, "`."), 0, 110));
+    }
+  }
+  std::fputs(out.c_str(), stdout);
+  return kExitOk;
 }
 
 int Run() {
@@ -82,7 +113,9 @@ int Run() {
 void AddOptionsCommand(CLI::App& app, CommandContext& context) {
   CLI::App* command =
       app.add_subcommand("options", "List the options of the recorder (environment variables)");
-  command->callback([&context] { context.run = Run; });
+  auto markdown = std::make_shared<bool>(false);
+  command->add_flag("--markdown", *markdown, "As a page of Markdown (docs/options.md)");
+  command->callback([&context, markdown] { context.run = *markdown ? RunMarkdown : Run; });
 }
 
 }  // namespace gpumemtrace::analyzer
