@@ -31,13 +31,10 @@ class ControlFlow(Base):
     def test_throw_through_frames(self):
         for binary in (SHARED, STATIC):
             with self.subTest(binary=binary):
-                self.folder_reset()
+                self.setUp()
                 result, report, ledger = self.ledger_case("throw_through_frames", binary=binary)
                 self.assertEqual(ledger.live, [])
                 self.assertEqual(self.live(report, "segments"), (0, 0))
-
-    def folder_reset(self):
-        self.setUp()
 
     def test_longjmp_over_frames(self):
         result, report, ledger = self.ledger_case("longjmp_over_frames")
@@ -157,7 +154,7 @@ class Files(Base):
         result, report, ledger = self.ledger_case("closes_all_descriptors")
         self.assertIn("file has 4 bytes", result.out)
         self.assertEqual(harness.losses(report), 0)
-        self.assertEqual(report["events"]["segments"] >= 2 * 20500, True)
+        self.assertGreaterEqual(report["events"]["segments"], 2 * 20500)
 
     def test_low_descriptors_stay_free(self):
         self.one_report(self.case("lists_low_descriptors"))

@@ -157,7 +157,7 @@ class Ledger:
         self.live = []
         base = 32 + self.CALLS * 56
         for i in range(used):
-            address, size, device, kind, call, live = struct.unpack_from("<QQiIII", data, base + i * 40)
+            address, size, device, kind, call, live = struct.unpack_from("<QQiIII", data, base + i * 32)
             if live:
                 self.live.append({"address": address, "size": size, "device": device, "kind": self.KINDS[kind],
                                   "api": names[call]})

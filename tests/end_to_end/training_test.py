@@ -161,7 +161,7 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 kept.clear()
 torch.cuda.synchronize()
 print("peak %d, allocated %d, reserved %d bytes" % (
-    0 if False else torch.cuda.max_memory_allocated(), 0, 0))
+    torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
 '''
 
 if __name__ == "__main__":

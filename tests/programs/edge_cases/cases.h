@@ -17,12 +17,14 @@ struct Case {
 std::vector<Case>& Cases();
 
 struct Registration {
-  Registration(const char* name, int (*run)(const std::vector<std::string>&)) { Cases().push_back({name, run}); }
+  Registration(const char* name, int (*run)(const std::vector<std::string>&)) {
+    Cases().push_back({name, run});
+  }
 };
 
-#define EDGE_CASE(name)                                                              \
-  static int Run_##name(const std::vector<std::string>& arguments);                  \
-  static const ::edge_cases::Registration registration_##name(#name, &Run_##name);   \
+#define EDGE_CASE(name)                                                            \
+  static int Run_##name(const std::vector<std::string>& arguments);                \
+  static const ::edge_cases::Registration registration_##name(#name, &Run_##name); \
   static int Run_##name([[maybe_unused]] const std::vector<std::string>& arguments)
 
 // Device memory through the runtime this binary is linked with; abort on failure.

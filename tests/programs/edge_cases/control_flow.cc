@@ -47,7 +47,9 @@ void AllocateInHandler(int) {
   g_handled = g_handled + 1;
 }
 
-void Count(int) { g_handled = g_handled + 1; }
+void Count(int) {
+  g_handled = g_handled + 1;
+}
 
 }  // namespace
 
@@ -84,7 +86,7 @@ EDGE_CASE(alternate_signal_stack) {
   stack.ss_sp = memory;
   stack.ss_size = kSize;
   sigaltstack(&stack, nullptr);
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = AllocateInHandler;
   action.sa_flags = SA_ONSTACK;
   sigaction(SIGUSR1, &action, nullptr);
@@ -118,7 +120,7 @@ EDGE_CASE(signal_state_and_errno) {
   sigprocmask(SIG_SETMASK, nullptr, &after);
   int different = 0;
   for (int s = 1; s < NSIG; ++s) different += sigismember(&before, s) != sigismember(&after, s);
-  struct sigaction action{};
+  struct sigaction action {};
   int handlers = 0;
   for (int s = 1; s < NSIG; ++s) {
     if (sigaction(s, nullptr, &action) == 0 && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) {

@@ -1,7 +1,8 @@
 // Allocates and frees at random for ever. After every call has returned, the operation is entered in a shared
 // file, so that after a SIGKILL a test knows what the trace must contain.
 //
-// File: one 64 KiB-aligned area per thread: u64 count; then records { u64 address; i64 size (negative: freed) }.
+// File: one 64 KiB-aligned area per thread: u64 count; then records { u64 address; i64 size (negative: freed)
+// }.
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <stdint.h>

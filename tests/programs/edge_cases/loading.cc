@@ -75,10 +75,12 @@ EDGE_CASE(lookups_by_hand) {
   printf(" %d", direct(&address, 300) == 0);
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-  printf(" %d", cudaGetDriverEntryPointByVersion("cuMemAlloc", &entry, 12000, cudaEnableDefault, &status) == cudaSuccess);
+  printf(" %d", cudaGetDriverEntryPointByVersion("cuMemAlloc", &entry, 12000, cudaEnableDefault, &status) ==
+                    cudaSuccess);
   printf(" %d", status == cudaDriverEntryPointSuccess && entry != nullptr);
   printf(" %d", reinterpret_cast<DriverMalloc>(entry)(&address, 400) == 0);
-  printf(" %d", cudaGetDriverEntryPointByVersion("cuNonsense", &entry, 12000, cudaEnableDefault, &status) == cudaSuccess);
+  printf(" %d", cudaGetDriverEntryPointByVersion("cuNonsense", &entry, 12000, cudaEnableDefault, &status) ==
+                    cudaSuccess);
   printf(" %d %d\n", status == cudaDriverEntryPointSymbolNotFound, entry == nullptr);
   return 0;
 }

@@ -27,7 +27,9 @@ Dlsym Real() {
 
 extern "C" {
 
-__attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) { return Real()(handle, name); }
+__attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) {
+  return Real()(handle, name);
+}
 
 __attribute__((visibility("default"))) int cudaMalloc(void** pointer, size_t size) {
   static const auto next = reinterpret_cast<int (*)(void**, size_t)>(Real()(RTLD_NEXT, "cudaMalloc"));

@@ -81,7 +81,9 @@ void FreeDirect(void* pointer) {
   }
 }
 
-bool Native() { return GetSettings().backend == Backend::kNative; }
+bool Native() {
+  return GetSettings().backend == Backend::kNative;
+}
 
 }  // namespace
 
@@ -130,15 +132,24 @@ void ResetPeak(int device) {
   direct.statistics[device].allocated_peak = direct.statistics[device].allocated;
 }
 
-void BeginPrivatePool(int device, uint64_t pool, int64_t stream) { For(device).BeginPrivatePool(pool, stream); }
-void EndPrivatePool(int device, uint64_t pool) { For(device).EndPrivatePool(pool); }
-void ReleasePrivatePool(int device, uint64_t pool) { For(device).ReleasePrivatePool(pool); }
+void BeginPrivatePool(int device, uint64_t pool, int64_t stream) {
+  For(device).BeginPrivatePool(pool, stream);
+}
+void EndPrivatePool(int device, uint64_t pool) {
+  For(device).EndPrivatePool(pool);
+}
+void ReleasePrivatePool(int device, uint64_t pool) {
+  For(device).ReleasePrivatePool(pool);
+}
 
 const char* BackendName() {
   switch (GetSettings().backend) {
-    case Backend::kAsync: return "cudaMallocAsync";
-    case Backend::kNone: return "none";
-    default: return "native";
+    case Backend::kAsync:
+      return "cudaMallocAsync";
+    case Backend::kNone:
+      return "none";
+    default:
+      return "native";
   }
 }
 

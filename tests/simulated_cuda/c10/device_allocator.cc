@@ -9,7 +9,8 @@ namespace {
 #if SIMULATED_TORCH >= 113
 void ReportOutOfMemory(size_t size, const Statistics& s, int device) {
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size), static_cast<Total>(s.allocated),
-                                   static_cast<Total>(s.reserved), {DeviceType::CUDA, static_cast<int8_t>(device)});
+                                   static_cast<Total>(s.reserved),
+                                   {DeviceType::CUDA, static_cast<int8_t>(device)});
 }
 #else
 void ReportOutOfMemory(size_t, const Statistics&, int) {}
@@ -28,12 +29,15 @@ void Report(uint64_t address, const void* block, int64_t size, const Statistics&
 #endif
 }
 
-cudaStream_t Handle(int64_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaStream_t Handle(int64_t stream) {
+  return reinterpret_cast<cudaStream_t>(stream);
+}
 
 }  // namespace
 
 bool DeviceAllocator::capturing() const {
-  return std::any_of(private_.begin(), private_.end(), [](const auto& entry) { return entry.second->capturing; });
+  return std::any_of(private_.begin(), private_.end(),
+                     [](const auto& entry) { return entry.second->capturing; });
 }
 
 Pool& DeviceAllocator::PoolFor(size_t size, int64_t stream) {
@@ -92,7 +96,9 @@ Block* DeviceAllocator::NewSegment(Pool& pool, size_t size, int64_t stream) {
 // one block of it.
 Block* DeviceAllocator::Grow(Pool& pool, size_t size, int64_t stream) {
   const size_t unit = pool.small ? kSmallSegment : kLargeSegment;
-  const auto usable = [](const Block* b) { return !b->allocated && b->pending_events == 0 && b->used_on.empty(); };
+  const auto usable = [](const Block* b) {
+    return !b->allocated && b->pending_events == 0 && b->used_on.empty();
+  };
   Block* first = nullptr;
   for (Block* head : pool.expandable) {
     if (head->stream != stream) continue;
@@ -298,8 +304,10 @@ bool DeviceAllocator::ReleaseOversize(size_t size) {
   for (Block* block : default_.large.free) {
     if (block->whole_segment() && block->size >= max_split) candidates.push_back(block);
   }
-  std::sort(candidates.begin(), candidates.end(), [](const Block* a, const Block* b) { return a->size < b->size; });
-  const auto fit = std::find_if(candidates.begin(), candidates.end(), [&](const Block* b) { return b->size >= wanted; });
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Block* a, const Block* b) { return a->size < b->size; });
+  const auto fit =
+      std::find_if(candidates.begin(), candidates.end(), [&](const Block* b) { return b->size >= wanted; });
   if (fit != candidates.end()) {
     chosen.push_back(*fit);
   } else {

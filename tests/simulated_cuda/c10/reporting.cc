@@ -27,7 +27,9 @@ void reportOutOfMemoryToProfiler(int64_t, Total, Total, Device) {
 }
 #endif
 
-bool memoryProfilingEnabled() { return false; }
+bool memoryProfilingEnabled() {
+  return false;
+}
 
 }  // namespace c10
 

@@ -27,7 +27,8 @@ using Total = int64_t;
 #endif
 
 #if SIMULATED_TORCH >= 110
-C10_API void reportMemoryUsageToProfiler(void* pointer, int64_t size, Total allocated, Total reserved, Device device);
+C10_API void reportMemoryUsageToProfiler(void* pointer, int64_t size, Total allocated, Total reserved,
+                                         Device device);
 #else
 C10_API void reportMemoryUsageToProfiler(void* pointer, int64_t size, Device device);
 #endif

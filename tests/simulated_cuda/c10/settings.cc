@@ -25,7 +25,8 @@ Settings Read() {
     const std::string value = item.substr(colon + 1);
     if (key == "expandable_segments") settings.expandable_segments = value == "True";
     if (key == "max_split_size_mb") settings.max_split_size = strtoull(value.c_str(), nullptr, 10) << 20;
-    if (key == "roundup_power2_divisions") settings.roundup_power2_divisions = strtoull(value.c_str(), nullptr, 10);
+    if (key == "roundup_power2_divisions")
+      settings.roundup_power2_divisions = strtoull(value.c_str(), nullptr, 10);
     if (key == "backend" && value == "cudaMallocAsync" && settings.backend == Backend::kNative) {
       settings.backend = Backend::kAsync;
     }
@@ -33,9 +34,13 @@ Settings Read() {
   return settings;
 }
 
-size_t Up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+size_t Up(size_t value, size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
-size_t PowerOfTwoBelow(size_t value) { return size_t{1} << (63 - __builtin_clzll(value)); }
+size_t PowerOfTwoBelow(size_t value) {
+  return size_t{1} << (63 - __builtin_clzll(value));
+}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// Arrays and mipmapped arrays; rows are padded as hardware does, so their size is not what the descriptor says.
+// Arrays and mipmapped arrays; rows are padded as hardware does, so their size is not what the descriptor
+// says.
 #include <algorithm>
 
 #include "state.h"
@@ -10,11 +11,14 @@ namespace {
 size_t FormatBytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return 1;
+    case CU_AD_FORMAT_SIGNED_INT8:
+      return 1;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return 2;
-    default: return 4;
+    case CU_AD_FORMAT_HALF:
+      return 2;
+    default:
+      return 4;
   }
 }
 
@@ -41,7 +45,8 @@ CUresult Create(void** out, size_t bytes, uint32_t call) {
 
 CUresult Destroy(void* handle) {
   const auto it = GetState().allocations.find(reinterpret_cast<uint64_t>(handle));
-  if (it == GetState().allocations.end() || it->second.kind != SIMULATED_CUDA_ARRAY) return CUDA_ERROR_INVALID_HANDLE;
+  if (it == GetState().allocations.end() || it->second.kind != SIMULATED_CUDA_ARRAY)
+    return CUDA_ERROR_INVALID_HANDLE;
   return Release(it->first);
 }
 
@@ -49,32 +54,35 @@ CUresult Destroy(void* handle) {
 
 EXPORT CUresult cuArrayCreate(CUarray* out, const CUDA_ARRAY_DESCRIPTOR_v1* d) {
   DRIVER_CALL();
-  return Create(reinterpret_cast<void**>(out), ArrayBytes(d->Width, d->Height, 1, d->Format, d->NumChannels), call);
+  return Create(reinterpret_cast<void**>(out), ArrayBytes(d->Width, d->Height, 1, d->Format, d->NumChannels),
+                call);
 }
 EXPORT CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* d) {
   DRIVER_CALL();
-  return Create(reinterpret_cast<void**>(out), ArrayBytes(d->Width, d->Height, 1, d->Format, d->NumChannels), call);
+  return Create(reinterpret_cast<void**>(out), ArrayBytes(d->Width, d->Height, 1, d->Format, d->NumChannels),
+                call);
 }
 EXPORT CUresult cuArray3DCreate(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR_v1* d) {
   DRIVER_CALL();
-  return Create(reinterpret_cast<void**>(out), ArrayBytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels),
-                call);
+  return Create(reinterpret_cast<void**>(out),
+                ArrayBytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels), call);
 }
 EXPORT CUresult cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* d) {
   DRIVER_CALL();
-  return Create(reinterpret_cast<void**>(out), ArrayBytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels),
-                call);
+  return Create(reinterpret_cast<void**>(out),
+                ArrayBytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels), call);
 }
 EXPORT CUresult cuArrayDestroy(CUarray array) {
   DRIVER_CALL();
   return Destroy(array);
 }
-EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* d, unsigned levels) {
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* d,
+                                       unsigned levels) {
   DRIVER_CALL();
   size_t bytes = 0;
   for (unsigned level = 0; level < levels; ++level) {
-    bytes += ArrayBytes(std::max<size_t>(d->Width >> level, 1), d->Height >> level, d->Depth >> level, d->Format,
-                        d->NumChannels);
+    bytes += ArrayBytes(std::max<size_t>(d->Width >> level, 1), d->Height >> level, d->Depth >> level,
+                        d->Format, d->NumChannels);
   }
   return Create(reinterpret_cast<void**>(out), bytes, call);
 }

@@ -46,7 +46,9 @@ CUresult DestroyContext(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
-bool PrimaryUp(const Device& device) { return device.primary.bytes != 0; }
+bool PrimaryUp(const Device& device) {
+  return device.primary.bytes != 0;
+}
 
 CUresult BringUpPrimary(Device& device) {
   State& state = GetState();
@@ -161,7 +163,9 @@ EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  return cuDeviceGetUuid(uuid, device);
+}
 
 EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   DRIVER_CALL();
@@ -173,9 +177,14 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   DRIVER_CALL();
   switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
-    default: *value = 1;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = 9;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = 0;
+      break;
+    default:
+      *value = 1;
   }
   return CUDA_SUCCESS;
 }
@@ -305,8 +314,8 @@ EXPORT CUresult cuModuleUnload(CUmodule module) {
   DRIVER_CALL();
   return UnloadModule(module);
 }
-EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*,
-                                  void**, unsigned) {
+EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned,
+                                  CUlibraryOption*, void**, unsigned) {
   DRIVER_CALL();
   return LoadModule(reinterpret_cast<void**>(library));
 }
@@ -317,12 +326,42 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library) {
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char** name) {
   switch (error) {
-    case CUDA_SUCCESS: *name = "CUDA_SUCCESS"; break;
-    case CUDA_ERROR_INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
-    case CUDA_ERROR_OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
-    case CUDA_ERROR_NOT_INITIALIZED: *name = "CUDA_ERROR_NOT_INITIALIZED"; break;
-    default: *name = "CUDA_ERROR"; break;
+    case CUDA_SUCCESS:
+      *name = "CUDA_SUCCESS";
+      break;
+    case CUDA_ERROR_INVALID_VALUE:
+      *name = "CUDA_ERROR_INVALID_VALUE";
+      break;
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      *name = "CUDA_ERROR_OUT_OF_MEMORY";
+      break;
+    case CUDA_ERROR_NOT_INITIALIZED:
+      *name = "CUDA_ERROR_NOT_INITIALIZED";
+      break;
+    default:
+      *name = "CUDA_ERROR";
+      break;
   }
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuGetErrorString(CUresult error, const char** text) { return cuGetErrorName(error, text); }
+EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
+  return cuGetErrorName(error, text);
+}
+EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char*, CUjit_option*, void**, unsigned,
+                                      CUlibraryOption*, void**, unsigned) {
+  DRIVER_CALL();
+  return LoadModule(reinterpret_cast<void**>(library));
+}
+
+// A green context is a part of the primary context's device: it takes no memory of its own here.
+EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc, CUdevice device, unsigned) {
+  DRIVER_CALL();
+  if (device < 0 || device >= GetState().device_count) return CUDA_ERROR_INVALID_DEVICE;
+  *out = reinterpret_cast<CUgreenCtx>(new CUctx_st{device, false, 0});
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+  DRIVER_CALL();
+  delete reinterpret_cast<CUctx_st*>(context);
+  return CUDA_SUCCESS;
+}

@@ -28,7 +28,9 @@ namespace {
 
 constexpr size_t kUnit = 512;
 
-uint64_t GraphAddress(int device, size_t size) { return DeviceAt(device).addresses.Take(RoundUp(size, kUnit), kUnit); }
+uint64_t GraphAddress(int device, size_t size) {
+  return DeviceAt(device).addresses.Take(RoundUp(size, kUnit), kUnit);
+}
 
 CUresult Add(CUgraph graph, CUgraphNode* out, CUgraphNode_st node) {
   auto* added = new CUgraphNode_st(node);
@@ -39,9 +41,8 @@ CUresult Add(CUgraph graph, CUgraphNode* out, CUgraphNode_st node) {
 }
 
 bool HasMemoryNodes(const std::vector<CUgraphNode_st>& nodes) {
-  return std::any_of(nodes.begin(), nodes.end(), [](const CUgraphNode_st& node) {
-    return node.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC;
-  });
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](const CUgraphNode_st& node) { return node.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC; });
 }
 
 CUresult Instantiate(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
@@ -98,8 +99,10 @@ CUresult AddGeneric(CUgraphNode* out, CUgraph graph, CUgraphNodeParams* paramete
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       return AddAllocateNode(graph, out, parameters->alloc.poolProps.location.id, parameters->alloc.bytesize,
                              &parameters->alloc.dptr);
-    case CU_GRAPH_NODE_TYPE_MEM_FREE: return AddFreeNode(graph, out, parameters->free.dptr);
-    default: return Add(graph, out, {parameters->type, 0, 0, 0, nullptr});
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      return AddFreeNode(graph, out, parameters->free.dptr);
+    default:
+      return Add(graph, out, {parameters->type, 0, 0, 0, nullptr});
   }
 }
 
@@ -107,7 +110,9 @@ CUresult AddGeneric(CUgraphNode* out, CUgraph graph, CUgraphNodeParams* paramete
 
 namespace simulated_cuda {
 
-CUgraph NewGraph() { return new CUgraph_st; }
+CUgraph NewGraph() {
+  return new CUgraph_st;
+}
 
 CUresult AddAllocateNode(CUgraph graph, CUgraphNode* node, int device, size_t size, CUdeviceptr* out) {
   if (device < 0 || device >= GetState().device_count || size == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -142,7 +147,8 @@ EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgra
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode*, size_t,
                                        CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   DRIVER_CALL();
-  return AddAllocateNode(graph, out, parameters->poolProps.location.id, parameters->bytesize, &parameters->dptr);
+  return AddAllocateNode(graph, out, parameters->poolProps.location.id, parameters->bytesize,
+                         &parameters->dptr);
 }
 EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode*, size_t,
                                       CUdeviceptr address) {
@@ -154,8 +160,8 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNod
   DRIVER_CALL();
   return AddGeneric(out, graph, parameters);
 }
-EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
-                                  CUgraphNodeParams* parameters) {
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*,
+                                  size_t, CUgraphNodeParams* parameters) {
   DRIVER_CALL();
   return AddGeneric(out, graph, parameters);
 }
@@ -203,9 +209,15 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, uns
   return Instantiate(out, graph, flags);
 }
 
-#define BOTH_STREAMS(name, parameters, ...)                      \
-  EXPORT CUresult name parameters { DRIVER_CALL(); __VA_ARGS__ } \
-  EXPORT CUresult name##_ptsz parameters { DRIVER_CALL(); __VA_ARGS__ }
+#define BOTH_STREAMS(name, parameters, ...) \
+  EXPORT CUresult name parameters {         \
+    DRIVER_CALL();                          \
+    __VA_ARGS__                             \
+  }                                         \
+  EXPORT CUresult name##_ptsz parameters {  \
+    DRIVER_CALL();                          \
+    __VA_ARGS__                             \
+  }
 
 BOTH_STREAMS(cuGraphInstantiateWithParams,
              (CUgraphExec * out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters),
@@ -232,11 +244,33 @@ EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribu
   const Device& d = DeviceAt(device);
   auto* out = static_cast<cuuint64_t*>(value);
   switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *out = d.graph_used; break;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *out = d.graph_used_high; break;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *out = d.graph_reserved; break;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *out = d.graph_reserved_high; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
+      *out = d.graph_used;
+      break;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+      *out = d.graph_used_high;
+      break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
+      *out = d.graph_reserved;
+      break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+      *out = d.graph_reserved_high;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuGraphClone(CUgraph* out, CUgraph original) {
+  DRIVER_CALL();
+  if (out == nullptr || original == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // As the driver has it: a graph with memory nodes cannot be cloned.
+  for (const CUgraphNode node : original->nodes) {
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  *out = NewGraph();
+  for (const CUgraphNode node : original->nodes) Add(*out, nullptr, *node);
   return CUDA_SUCCESS;
 }

@@ -48,13 +48,19 @@ EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, C
   return CUDA_SUCCESS;
 }
 
-#define BOTH_STREAMS(name, parameters, ...)                      \
-  EXPORT CUresult name parameters { DRIVER_CALL(); __VA_ARGS__ } \
-  EXPORT CUresult name##_ptsz parameters { DRIVER_CALL(); __VA_ARGS__ }
+#define BOTH_STREAMS(name, parameters, ...) \
+  EXPORT CUresult name parameters {         \
+    DRIVER_CALL();                          \
+    __VA_ARGS__                             \
+  }                                         \
+  EXPORT CUresult name##_ptsz parameters {  \
+    DRIVER_CALL();                          \
+    __VA_ARGS__                             \
+  }
 
 BOTH_STREAMS(cuLaunchKernel,
-             (CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-              void**, void**),
+             (CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+              CUstream, void**, void**),
              { return Launch(function); })
 BOTH_STREAMS(cuLaunchKernelEx, (const CUlaunchConfig*, CUfunction function, void**, void**),
              { return Launch(function); })

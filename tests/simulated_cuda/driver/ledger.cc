@@ -59,7 +59,8 @@ Shared& Get() {
   if (memory == MAP_FAILED) abort();
   auto* shared = static_cast<Shared*>(memory);
   memcpy(shared->magic, "SIMCUDA1", 8);
-  for (uint32_t i = 0; i < g_calls; ++i) strncpy(shared->calls[i].name, g_names[i], sizeof shared->calls[i].name - 1);
+  for (uint32_t i = 0; i < g_calls; ++i)
+    strncpy(shared->calls[i].name, g_names[i], sizeof shared->calls[i].name - 1);
   g_shared.store(shared, std::memory_order_release);
   return *shared;
 }
@@ -83,7 +84,9 @@ uint32_t RegisterCall(const char* name) {
   return call;
 }
 
-void CountCall(uint32_t call) { Get().calls[call].count.fetch_add(1, std::memory_order_relaxed); }
+void CountCall(uint32_t call) {
+  Get().calls[call].count.fetch_add(1, std::memory_order_relaxed);
+}
 
 uint32_t Add(uint64_t address, uint64_t size, int device, uint32_t kind, uint32_t call) {
   Shared& shared = Get();

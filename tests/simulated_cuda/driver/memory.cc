@@ -42,7 +42,8 @@ CUresult AllocateHost(void** out, size_t size, uint32_t call, SimulatedCudaKind 
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   const int saved = errno;
   const size_t span = RoundUp(size, 4096);
-  void* memory = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   errno = saved;
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
@@ -67,12 +68,16 @@ CUresult FreeDevice(uint64_t address) {
     case SIMULATED_CUDA_PINNED:
     case SIMULATED_CUDA_REGISTERED:
     case SIMULATED_CUDA_PHYSICAL:
-    case SIMULATED_CUDA_ARRAY: return CUDA_ERROR_INVALID_VALUE;
-    default: return Release(address);
+    case SIMULATED_CUDA_ARRAY:
+      return CUDA_ERROR_INVALID_VALUE;
+    default:
+      return Release(address);
   }
 }
 
-size_t Pitch(size_t width) { return RoundUp(width, kUnit); }
+size_t Pitch(size_t width) {
+  return RoundUp(width, kUnit);
+}
 
 CUresult RegisterHost(void* pointer, size_t size, uint32_t call) {
   if (pointer == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -104,7 +109,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t size) {
   if (result == CUDA_SUCCESS) *out = address;
   return result;
 }
-EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1* out, unsigned* pitch, unsigned width, unsigned height, unsigned) {
+EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1* out, unsigned* pitch, unsigned width, unsigned height,
+                                unsigned) {
   DRIVER_CALL();
   uint64_t address = 0;
   const CUresult result = AllocateDevice(&address, Pitch(width) * height, call, true);
@@ -113,7 +119,8 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1* out, unsigned* pitch, unsigned w
   *pitch = static_cast<unsigned>(Pitch(width));
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height,
+                                   unsigned element) {
   DRIVER_CALL();
   if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
   uint64_t address = 0;
@@ -173,7 +180,8 @@ EXPORT CUresult cuMemHostUnregister(void* pointer) {
   DRIVER_CALL();
   const auto& all = GetState().allocations;
   const auto it = all.find(reinterpret_cast<uint64_t>(pointer));
-  if (it == all.end() || it->second.kind != SIMULATED_CUDA_REGISTERED) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (it == all.end() || it->second.kind != SIMULATED_CUDA_REGISTERED)
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   return Release(it->first);
 }
 
@@ -187,7 +195,8 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevic
 }
 EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned) {
   DRIVER_CALL();
-  if (Find(reinterpret_cast<uint64_t>(pointer)) == GetState().allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (Find(reinterpret_cast<uint64_t>(pointer)) == GetState().allocations.end())
+    return CUDA_ERROR_INVALID_VALUE;
   *out = reinterpret_cast<uint64_t>(pointer);
   return CUDA_SUCCESS;
 }

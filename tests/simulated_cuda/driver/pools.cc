@@ -26,7 +26,9 @@ void Shrink(CUmemPoolHandle_st& pool, size_t keep) {
   pool.reserved = target;
 }
 
-bool ValidPool(CUmemoryPool pool) { return GetState().pools.count(pool) != 0 && !pool->destroyed; }
+bool ValidPool(CUmemoryPool pool) {
+  return GetState().pools.count(pool) != 0 && !pool->destroyed;
+}
 
 CUresult AllocateFrom(CUdeviceptr* out, size_t size, CUmemoryPool pool, CUstream stream, uint32_t call) {
   bool valid = false;
@@ -40,7 +42,8 @@ CUresult AllocateFrom(CUdeviceptr* out, size_t size, CUmemoryPool pool, CUstream
   if (pool == nullptr) pool = DeviceAt(device).current_pool;
   if (!ValidPool(pool)) return CUDA_ERROR_INVALID_VALUE;
   const int owner = pool->device >= 0 ? pool->device : device;
-  if (size > DeviceAt(owner).total || !PoolReserve(*pool, RoundUp(size, kUnit))) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (size > DeviceAt(owner).total || !PoolReserve(*pool, RoundUp(size, kUnit)))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.size = size;
   allocation.span = RoundUp(size, kUnit);
@@ -67,8 +70,10 @@ CUresult FreeOn(CUdeviceptr address, CUstream stream) {
   switch (it->second.kind) {
     case SIMULATED_CUDA_POOL:
     case SIMULATED_CUDA_GRAPH:
-    case SIMULATED_CUDA_DEVICE: return Release(address);
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case SIMULATED_CUDA_DEVICE:
+      return Release(address);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -107,9 +112,15 @@ void PoolsReleaseUnused() {
 
 }  // namespace simulated_cuda
 
-#define BOTH_STREAMS(name, parameters, ...)                        \
-  EXPORT CUresult name parameters { DRIVER_CALL(); __VA_ARGS__ }   \
-  EXPORT CUresult name##_ptsz parameters { DRIVER_CALL(); __VA_ARGS__ }
+#define BOTH_STREAMS(name, parameters, ...) \
+  EXPORT CUresult name parameters {         \
+    DRIVER_CALL();                          \
+    __VA_ARGS__                             \
+  }                                         \
+  EXPORT CUresult name##_ptsz parameters {  \
+    DRIVER_CALL();                          \
+    __VA_ARGS__                             \
+  }
 
 BOTH_STREAMS(cuMemAllocAsync, (CUdeviceptr * out, size_t size, CUstream stream),
              { return AllocateFrom(out, size, nullptr, stream, call); })
@@ -161,12 +172,23 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute att
   if (!ValidPool(pool)) return CUDA_ERROR_INVALID_VALUE;
   auto* out = static_cast<cuuint64_t*>(value);
   switch (attribute) {
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *out = pool->threshold; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *out = pool->reserved; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *out = pool->reserved_high; break;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *out = pool->used; break;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *out = pool->used_high; break;
-    default: *static_cast<int*>(value) = 1;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *out = pool->threshold;
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      *out = pool->reserved;
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      *out = pool->reserved_high;
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      *out = pool->used;
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      *out = pool->used_high;
+      break;
+    default:
+      *static_cast<int*>(value) = 1;
   }
   return CUDA_SUCCESS;
 }
@@ -194,7 +216,8 @@ EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   return CUDA_SUCCESS;
 }
 // Sharing pools needs another process to import them; the stand-in has none.
-EXPORT CUresult cuMemPoolExportToShareableHandle(void*, CUmemoryPool, CUmemAllocationHandleType, unsigned long long) {
+EXPORT CUresult cuMemPoolExportToShareableHandle(void*, CUmemoryPool, CUmemAllocationHandleType,
+                                                 unsigned long long) {
   DRIVER_CALL();
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -203,3 +226,34 @@ EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool*, void*, CUmemAl
   DRIVER_CALL();
   return CUDA_ERROR_NOT_SUPPORTED;
 }
+EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData*, CUdeviceptr) {
+  DRIVER_CALL();
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr*, CUmemoryPool, CUmemPoolPtrExportData*) {
+  DRIVER_CALL();
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+#if CUDA_VERSION >= 13000
+EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType) {
+  DRIVER_CALL();
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+  if (location->id < 0 || location->id >= GetState().device_count) return CUDA_ERROR_INVALID_DEVICE;
+  *out = &DeviceAt(location->id).default_pool;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType) {
+  DRIVER_CALL();
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+  if (location->id < 0 || location->id >= GetState().device_count) return CUDA_ERROR_INVALID_DEVICE;
+  *out = DeviceAt(location->id).current_pool;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType, CUmemoryPool pool) {
+  DRIVER_CALL();
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!ValidPool(pool) || pool->device != location->id) return CUDA_ERROR_INVALID_VALUE;
+  DeviceAt(location->id).current_pool = pool;
+  return CUDA_SUCCESS;
+}
+#endif

@@ -36,7 +36,8 @@ CUresult Find(const char* symbol, void** function, int version, cuuint64_t flags
     known = true;
     if (row.since > version || row.since <= best) continue;
     best = row.since;
-    const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0 && row.per_thread != nullptr;
+    const bool per_thread =
+        (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0 && row.per_thread != nullptr;
     *function = per_thread ? row.per_thread : row.function;
   }
   if (status != nullptr) {
@@ -47,7 +48,9 @@ CUresult Find(const char* symbol, void** function, int version, cuuint64_t flags
   return CUDA_SUCCESS;
 }
 
-int TableAnswer() { return 42; }
+int TableAnswer() {
+  return 42;
+}
 
 }  // namespace
 

@@ -49,7 +49,8 @@ CUresult Open(CUdeviceptr* out, const CUipcMemHandle& handle, uint32_t call) {
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
   DRIVER_CALL();
   const auto it = Find(address);
-  if (it == GetState().allocations.end() || it->second.kind != SIMULATED_CUDA_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (it == GetState().allocations.end() || it->second.kind != SIMULATED_CUDA_DEVICE)
+    return CUDA_ERROR_INVALID_VALUE;
   memset(out, 0, sizeof *out);
   const IpcContent content{it->first, it->second.size, getpid(), it->second.device};
   memcpy(out->reserved, &content, sizeof content);
@@ -66,10 +67,12 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, u
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   DRIVER_CALL();
   const auto it = GetState().allocations.find(address);
-  if (it == GetState().allocations.end() || it->second.kind != SIMULATED_CUDA_ALIAS) return CUDA_ERROR_INVALID_VALUE;
+  if (it == GetState().allocations.end() || it->second.kind != SIMULATED_CUDA_ALIAS)
+    return CUDA_ERROR_INVALID_VALUE;
   return Release(address);
 }
-EXPORT CUresult cuImportExternalMemory(CUexternalMemory* out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* description) {
+EXPORT CUresult cuImportExternalMemory(CUexternalMemory* out,
+                                       const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* description) {
   DRIVER_CALL();
   if (out == nullptr || description == nullptr || description->size == 0) return CUDA_ERROR_INVALID_VALUE;
   *out = new CUextMemory_st{static_cast<size_t>(description->size)};
@@ -87,4 +90,9 @@ EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
   DRIVER_CALL();
   delete memory;
   return CUDA_SUCCESS;
+}
+EXPORT CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray*, CUexternalMemory,
+                                                        const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC*) {
+  DRIVER_CALL();
+  return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -89,7 +89,9 @@ bool Charge(int device, size_t bytes) {
   return true;
 }
 
-void Uncharge(int device, size_t bytes) { DeviceAt(device).used -= bytes; }
+void Uncharge(int device, size_t bytes) {
+  DeviceAt(device).used -= bytes;
+}
 
 void Register(uint64_t address, Allocation allocation, uint32_t call) {
   allocation.slot = ledger::Add(address, allocation.size, allocation.device, allocation.kind, call);

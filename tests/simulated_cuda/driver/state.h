@@ -18,11 +18,11 @@
 
 // First line of every driver function: counts the call and refuses it before cuInit and in a child of a
 // process that had CUDA up, as the real driver does.
-#define DRIVER_CALL()                                                             \
-  static const uint32_t call = ::simulated_cuda::ledger::RegisterCall(__func__);  \
-  ::simulated_cuda::ledger::CountCall(call);                                      \
+#define DRIVER_CALL()                                                                              \
+  static const uint32_t call = ::simulated_cuda::ledger::RegisterCall(__func__);                   \
+  ::simulated_cuda::ledger::CountCall(call);                                                       \
   if (const CUresult refused = ::simulated_cuda::Enter(); refused != CUDA_SUCCESS) return refused; \
-  const std::lock_guard driver_lock(::simulated_cuda::Mutex());                   \
+  const std::lock_guard driver_lock(::simulated_cuda::Mutex());                                    \
   (void)call
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -48,7 +48,9 @@ namespace simulated_cuda {
 inline constexpr size_t kMiB = size_t{1} << 20;
 inline constexpr int kMaxDevices = 16;
 
-constexpr size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr size_t RoundUp(size_t value, size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 std::recursive_mutex& Mutex();
 CUresult Enter();
@@ -115,7 +117,9 @@ State& GetState();
 // Null when the thread has no current context.
 CUcontext CurrentContext();
 Device* CurrentDevice();
-inline Device& DeviceAt(int ordinal) { return GetState().devices[ordinal]; }
+inline Device& DeviceAt(int ordinal) {
+  return GetState().devices[ordinal];
+}
 
 // Takes or returns bytes of a device; false when it has not enough.
 bool Charge(int device, size_t bytes);

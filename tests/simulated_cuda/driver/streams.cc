@@ -19,7 +19,9 @@ std::set<CUstream>& Streams() {
 
 // The per-thread and legacy streams of the handle values 0, 1 and 2 cannot be captured by value, except
 // that CU_STREAM_PER_THREAD can; frameworks capture on streams of their own.
-bool IsDefault(CUstream stream) { return reinterpret_cast<uint64_t>(stream) <= 2; }
+bool IsDefault(CUstream stream) {
+  return reinterpret_cast<uint64_t>(stream) <= 2;
+}
 
 std::atomic<bool> g_hold_events{false};
 cuuint64_t g_next_capture = 1;
@@ -39,13 +41,13 @@ CUresult DestroyStream(CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult Begin(CUstream handle) {
+CUresult Begin(CUstream handle, CUgraph into = nullptr) {
   bool valid = false;
   CUstream_st* stream = FindStream(handle, &valid);
   if (stream == nullptr) return valid ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_HANDLE;
   if (stream->capture != CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_ERROR_ILLEGAL_STATE;
   stream->capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  stream->graph = NewGraph();
+  stream->graph = into != nullptr ? into : NewGraph();
   stream->capture_id = g_next_capture++;
   return CUDA_SUCCESS;
 }
@@ -60,7 +62,8 @@ CUresult End(CUstream handle, CUgraph* out) {
   return CUDA_SUCCESS;
 }
 
-CUresult Status(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, size_t* count) {
+CUresult Status(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                size_t* count) {
   bool valid = false;
   const CUstream_st* stream = FindStream(handle, &valid);
   if (!valid) return CUDA_ERROR_INVALID_HANDLE;
@@ -105,7 +108,9 @@ CUgraph CapturingGraph(CUstream handle) {
 
 }  // namespace simulated_cuda
 
-extern "C" void simulatedCudaHoldEvents(int hold) { g_hold_events = hold != 0; }
+extern "C" void simulatedCudaHoldEvents(int hold) {
+  g_hold_events = hold != 0;
+}
 
 EXPORT CUresult cuStreamCreate(CUstream* out, unsigned) {
   DRIVER_CALL();
@@ -124,27 +129,37 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   return DestroyStream(stream);
 }
 
-#define BOTH_STREAMS(name, parameters, ...)                      \
-  EXPORT CUresult name parameters { DRIVER_CALL(); __VA_ARGS__ } \
-  EXPORT CUresult name##_ptsz parameters { DRIVER_CALL(); __VA_ARGS__ }
+#define BOTH_STREAMS(name, parameters, ...) \
+  EXPORT CUresult name parameters {         \
+    DRIVER_CALL();                          \
+    __VA_ARGS__                             \
+  }                                         \
+  EXPORT CUresult name##_ptsz parameters {  \
+    DRIVER_CALL();                          \
+    __VA_ARGS__                             \
+  }
 
 BOTH_STREAMS(cuStreamSynchronize, (CUstream stream), { return Synchronize(stream); })
 BOTH_STREAMS(cuStreamQuery, (CUstream), { return CUDA_SUCCESS; })
 BOTH_STREAMS(cuStreamWaitEvent, (CUstream, CUevent, unsigned), { return CUDA_SUCCESS; })
 BOTH_STREAMS(cuStreamBeginCapture, (CUstream stream), { return Begin(stream); })
 BOTH_STREAMS(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode), { return Begin(stream); })
+BOTH_STREAMS(cuStreamBeginCaptureToGraph,
+             (CUstream stream, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
+              CUstreamCaptureMode),
+             { return Begin(stream, graph); })
 BOTH_STREAMS(cuStreamEndCapture, (CUstream stream, CUgraph* graph), { return End(stream, graph); })
 BOTH_STREAMS(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus* status),
              { return Status(stream, status, nullptr, nullptr, nullptr); })
 BOTH_STREAMS(cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id),
              { return Status(stream, status, id, nullptr, nullptr); })
 BOTH_STREAMS(cuStreamGetCaptureInfo_v2,
-             (CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode**,
-              size_t* count),
+             (CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+              const CUgraphNode**, size_t* count),
              { return Status(stream, status, id, graph, count); })
 BOTH_STREAMS(cuStreamGetCaptureInfo_v3,
-             (CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode**,
-              const CUgraphEdgeData**, size_t* count),
+             (CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+              const CUgraphNode**, const CUgraphEdgeData**, size_t* count),
              { return Status(stream, status, id, graph, count); })
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   DRIVER_CALL();

@@ -90,8 +90,8 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
   DeviceAt(0).addresses.GiveBack(address, size, kGranularity);
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmemAllocationProp* properties,
-                            unsigned long long flags) {
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size,
+                            const CUmemAllocationProp* properties, unsigned long long flags) {
   DRIVER_CALL();
   if (out == nullptr || properties == nullptr || size == 0 || size % kGranularity != 0 || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -135,7 +135,8 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemG
   const auto physical = Get().physical.find(handle);
   // A handle without a reference can no longer be mapped, although its mappings live on.
   if (physical == Get().physical.end() || physical->second.references == 0 || flags != 0 || size == 0 ||
-      size % kGranularity != 0 || offset + size > physical->second.size || !InsideReservation(address, size)) {
+      size % kGranularity != 0 || offset + size > physical->second.size ||
+      !InsideReservation(address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto next = Get().mappings.lower_bound(address);
@@ -168,12 +169,14 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   }
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count) {
+EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* access,
+                               size_t count) {
   DRIVER_CALL();
   if (access == nullptr || count == 0 || size == 0) return CUDA_ERROR_INVALID_VALUE;
   return MappingAt(address) != Get().mappings.end() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out, CUmemGenericAllocationHandle handle) {
+EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out,
+                                                       CUmemGenericAllocationHandle handle) {
   DRIVER_CALL();
   const auto it = Get().physical.find(handle);
   if (it == Get().physical.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -195,14 +198,16 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out
   DRIVER_CALL();
   const auto handle = reinterpret_cast<uint64_t>(shared);
   const auto it = Get().physical.find(handle);
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || it == Get().physical.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || it == Get().physical.end())
+    return CUDA_ERROR_INVALID_VALUE;
   ++it->second.references;
   *out = handle;
   return CUDA_SUCCESS;
 }
 
 // A multicast object names other memory; it has none of its own.
-EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* out, const CUmulticastObjectProp* properties) {
+EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* out,
+                                  const CUmulticastObjectProp* properties) {
   DRIVER_CALL();
   if (out == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *out = GetState().next_handle++;
@@ -212,12 +217,13 @@ EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle, CUdevice) {
   DRIVER_CALL();
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle memory, size_t,
-                                   size_t, unsigned long long) {
+EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle memory,
+                                   size_t, size_t, unsigned long long) {
   DRIVER_CALL();
   return Get().physical.count(memory) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long) {
+EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t,
+                                    unsigned long long) {
   DRIVER_CALL();
   return CUDA_SUCCESS;
 }

@@ -11,7 +11,8 @@ struct cublasLtContext {
 
 __attribute__((visibility("default"))) int cublasLtCreate(cublasLtContext** out) {
   auto* handle = new cublasLtContext{};
-  if (cudaMalloc(&handle->small[0], 131072) != cudaSuccess || cudaMalloc(&handle->small[1], 1024) != cudaSuccess) {
+  if (cudaMalloc(&handle->small[0], 131072) != cudaSuccess ||
+      cudaMalloc(&handle->small[1], 1024) != cudaSuccess) {
     delete handle;
     return 3;  // CUBLAS_STATUS_ALLOC_FAILED
   }

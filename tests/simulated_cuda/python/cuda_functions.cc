@@ -35,8 +35,9 @@ PyObject* Statistics(PyObject*, PyObject* argument) {
                        static_cast<Py_ssize_t>(s.allocated_peak), "reserved_bytes.all.current",
                        static_cast<Py_ssize_t>(s.reserved), "reserved_bytes.all.peak",
                        static_cast<Py_ssize_t>(s.reserved_peak), "requested_bytes.all.current",
-                       static_cast<Py_ssize_t>(s.requested), "segment.all.current", static_cast<Py_ssize_t>(s.segments),
-                       "num_ooms", static_cast<Py_ssize_t>(s.out_of_memory), "num_alloc_retries",
+                       static_cast<Py_ssize_t>(s.requested), "segment.all.current",
+                       static_cast<Py_ssize_t>(s.segments), "num_ooms",
+                       static_cast<Py_ssize_t>(s.out_of_memory), "num_alloc_retries",
                        static_cast<Py_ssize_t>(s.retries));
 }
 PyObject* ResetPeak(PyObject*, PyObject* argument) {
@@ -57,7 +58,9 @@ PyObject* MemGetInfo(PyObject*, PyObject*) {
   cudaMemGetInfo(&free_bytes, &total);
   return Py_BuildValue("nn", static_cast<Py_ssize_t>(free_bytes), static_cast<Py_ssize_t>(total));
 }
-PyObject* BackendName(PyObject*, PyObject*) { return PyUnicode_FromString(allocator::BackendName()); }
+PyObject* BackendName(PyObject*, PyObject*) {
+  return PyUnicode_FromString(allocator::BackendName());
+}
 PyObject* HostAllocate(PyObject*, PyObject* argument) {
   void* pointer = nullptr;
   if (cudaHostAlloc(&pointer, PyLong_AsSize_t(argument), 0) != cudaSuccess) return PyErr_NoMemory();

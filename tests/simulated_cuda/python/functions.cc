@@ -16,8 +16,8 @@ PyObject* Factory(PyObject*, PyObject* arguments, PyObject* keywords) {
   int requires_grad = 0;
   int pinned = 0;
   static const char* const names[] = {"dtype", "device", "requires_grad", "pin_memory", "generator", nullptr};
-  const bool ok = PyArg_ParseTupleAndKeywords(empty, keywords, "|$OOppO", const_cast<char**>(names), &dtype, &device,
-                                              &requires_grad, &pinned, &generator) != 0;
+  const bool ok = PyArg_ParseTupleAndKeywords(empty, keywords, "|$OOppO", const_cast<char**>(names), &dtype,
+                                              &device, &requires_grad, &pinned, &generator) != 0;
   Py_DECREF(empty);
   at::Kind kind;
   int where = at::kCpu;
@@ -46,8 +46,8 @@ PyObject* FactoryLike(PyObject*, PyObject* arguments, PyObject* keywords) {
   PyObject* format = nullptr;
   int requires_grad = 0;
   static const char* const names[] = {"input", "dtype", "device", "requires_grad", "memory_format", nullptr};
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|$OOpO", const_cast<char**>(names), &like, &dtype, &device,
-                                   &requires_grad, &format)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|$OOpO", const_cast<char**>(names), &like, &dtype,
+                                   &device, &requires_grad, &format)) {
     return nullptr;
   }
   const auto& source = Get(like);
@@ -63,7 +63,9 @@ PyObject* FactoryLike(PyObject*, PyObject* arguments, PyObject* keywords) {
 }
 
 // Tensor operands may be numbers.
-at::TensorPtr Operand(PyObject* object) { return object != nullptr && IsTensor(object) ? Get(object) : nullptr; }
+at::TensorPtr Operand(PyObject* object) {
+  return object != nullptr && IsTensor(object) ? Get(object) : nullptr;
+}
 
 template <const char* const& kName, bool kSaveOutput>
 PyObject* UnaryOperation(PyObject*, PyObject* arguments, PyObject*) {
@@ -141,7 +143,8 @@ PyObject* Cat(PyObject*, PyObject* arguments, PyObject* keywords) {
   PyObject* list = nullptr;
   int dimension = 0;
   static const char* const names[] = {"tensors", "dim", nullptr};
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|i", const_cast<char**>(names), &list, &dimension)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|i", const_cast<char**>(names), &list,
+                                   &dimension)) {
     return nullptr;
   }
   std::vector<at::TensorPtr> tensors;
@@ -152,7 +155,9 @@ PyObject* Cat(PyObject*, PyObject* arguments, PyObject* keywords) {
     Py_DECREF(item);
   }
   const auto rank = tensors.empty() ? 0 : static_cast<int>(tensors[0]->shape.size());
-  return Guard([&] { return Wrap(at::Cat(tensors, static_cast<size_t>(dimension < 0 ? dimension + rank : dimension))); });
+  return Guard([&] {
+    return Wrap(at::Cat(tensors, static_cast<size_t>(dimension < 0 ? dimension + rank : dimension)));
+  });
 }
 
 PyObject* To(PyObject*, PyObject* arguments) {
@@ -170,7 +175,9 @@ PyObject* To(PyObject*, PyObject* arguments) {
 PyObject* SetGradEnabled(PyObject*, PyObject* argument) {
   return PyBool_FromLong(at::SetGradEnabled(PyObject_IsTrue(argument) == 1));
 }
-PyObject* GradEnabled(PyObject*, PyObject*) { return PyBool_FromLong(at::GradEnabled()); }
+PyObject* GradEnabled(PyObject*, PyObject*) {
+  return PyBool_FromLong(at::GradEnabled());
+}
 
 // _custom(name, inputs, output, backward): `output` came out of a torch.autograd.Function; backward(gradient)
 // returns a gradient or a tuple of them.
@@ -181,7 +188,8 @@ PyObject* Custom(PyObject*, PyObject* arguments) {
   PyObject* backward = nullptr;
   if (!PyArg_ParseTuple(arguments, "sOOO", &name, &inputs, &output, &backward)) return nullptr;
   std::vector<at::TensorPtr> tensors;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(inputs); ++i) tensors.push_back(Operand(PyTuple_GetItem(inputs, i)));
+  for (Py_ssize_t i = 0; i < PyTuple_Size(inputs); ++i)
+    tensors.push_back(Operand(PyTuple_GetItem(inputs, i)));
   Py_INCREF(backward);
   const std::shared_ptr<PyObject> callable(backward, [](PyObject* object) {
     // The node may die on a thread that does not hold the interpreter.
@@ -237,28 +245,56 @@ NAME(kSum, "SumBackward0");
 
 }  // namespace
 
-#define KEYWORDS(name, function) \
-  {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&function)), METH_VARARGS | METH_KEYWORDS, nullptr}
-#define UNARY(name, label, save) \
-  {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&UnaryOperation<label, save>)), \
-   METH_VARARGS | METH_KEYWORDS, nullptr}
-#define BINARY(name, label, save) \
-  {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&BinaryOperation<label, save>)), \
-   METH_VARARGS | METH_KEYWORDS, nullptr}
+#define KEYWORDS(name, function)                                                  \
+  {                                                                               \
+    name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&function)), \
+        METH_VARARGS | METH_KEYWORDS, nullptr                                     \
+  }
+#define UNARY(name, label, save)                                                                     \
+  {                                                                                                  \
+    name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&UnaryOperation<label, save>)), \
+        METH_VARARGS | METH_KEYWORDS, nullptr                                                        \
+  }
+#define BINARY(name, label, save)                                                                     \
+  {                                                                                                   \
+    name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&BinaryOperation<label, save>)), \
+        METH_VARARGS | METH_KEYWORDS, nullptr                                                         \
+  }
 
-PyMethodDef kFunctions[] = {
-    KEYWORDS("empty", Factory), KEYWORDS("zeros", Factory), KEYWORDS("ones", Factory), KEYWORDS("rand", Factory),
-    KEYWORDS("randn", Factory), KEYWORDS("randint", FactoryShape), KEYWORDS("empty_like", FactoryLike),
-    KEYWORDS("zeros_like", FactoryLike), KEYWORDS("ones_like", FactoryLike), KEYWORDS("randn_like", FactoryLike),
-    UNARY("relu", kRelu, true), UNARY("gelu", kGelu, false), UNARY("square", kSquare, false),
-    UNARY("exp", kExp, true), UNARY("softmax", kSoftmax, true), UNARY("layer_norm", kNorm, false),
-    UNARY("dropout", kDropout, true), BINARY("add", kAdd, false), BINARY("sub", kSub, false),
-    BINARY("mul", kMul, true), BINARY("div", kDiv, true), KEYWORDS("mean", ReduceOperation<kMean>),
-    KEYWORDS("sum", ReduceOperation<kSum>), {"matmul", Matmul, METH_VARARGS, nullptr},
-    {"linear", Linear, METH_VARARGS, nullptr}, KEYWORDS("cross_entropy", CrossEntropy),
-    {"embedding", Embedding, METH_VARARGS, nullptr}, {"_view", View, METH_VARARGS, nullptr},
-    KEYWORDS("clone", Clone), KEYWORDS("cat", Cat), {"_to", To, METH_VARARGS, nullptr},
-    {"_set_grad_enabled", SetGradEnabled, METH_O, nullptr}, {"is_grad_enabled", GradEnabled, METH_NOARGS, nullptr},
-    {"_custom", Custom, METH_VARARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kFunctions[] = {KEYWORDS("empty", Factory),
+                            KEYWORDS("zeros", Factory),
+                            KEYWORDS("ones", Factory),
+                            KEYWORDS("rand", Factory),
+                            KEYWORDS("randn", Factory),
+                            KEYWORDS("randint", FactoryShape),
+                            KEYWORDS("empty_like", FactoryLike),
+                            KEYWORDS("zeros_like", FactoryLike),
+                            KEYWORDS("ones_like", FactoryLike),
+                            KEYWORDS("randn_like", FactoryLike),
+                            UNARY("relu", kRelu, true),
+                            UNARY("gelu", kGelu, false),
+                            UNARY("square", kSquare, false),
+                            UNARY("exp", kExp, true),
+                            UNARY("softmax", kSoftmax, true),
+                            UNARY("layer_norm", kNorm, false),
+                            UNARY("dropout", kDropout, true),
+                            BINARY("add", kAdd, false),
+                            BINARY("sub", kSub, false),
+                            BINARY("mul", kMul, true),
+                            BINARY("div", kDiv, true),
+                            KEYWORDS("mean", ReduceOperation<kMean>),
+                            KEYWORDS("sum", ReduceOperation<kSum>),
+                            {"matmul", Matmul, METH_VARARGS, nullptr},
+                            {"linear", Linear, METH_VARARGS, nullptr},
+                            KEYWORDS("cross_entropy", CrossEntropy),
+                            {"embedding", Embedding, METH_VARARGS, nullptr},
+                            {"_view", View, METH_VARARGS, nullptr},
+                            KEYWORDS("clone", Clone),
+                            KEYWORDS("cat", Cat),
+                            {"_to", To, METH_VARARGS, nullptr},
+                            {"_set_grad_enabled", SetGradEnabled, METH_O, nullptr},
+                            {"is_grad_enabled", GradEnabled, METH_NOARGS, nullptr},
+                            {"_custom", Custom, METH_VARARGS, nullptr},
+                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace simulated_torch

@@ -30,7 +30,9 @@ bool IsTensor(PyObject* object) {
   return PyObject_IsInstance(object, reinterpret_cast<PyObject*>(g_base)) == 1;
 }
 
-const at::TensorPtr& Get(PyObject* tensor) { return *reinterpret_cast<PyTensor*>(tensor)->tensor; }
+const at::TensorPtr& Get(PyObject* tensor) {
+  return *reinterpret_cast<PyTensor*>(tensor)->tensor;
+}
 
 PyObject* Wrap(const at::TensorPtr& tensor, PyObject* type) {
   if (tensor == nullptr) Py_RETURN_NONE;
@@ -132,8 +134,10 @@ PyObject* SetClasses(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef kMethods[] = {{"_set_classes", SetClasses, METH_VARARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
-PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "torch._C", nullptr, -1, kMethods, nullptr, nullptr, nullptr, nullptr};
+PyMethodDef kMethods[] = {{"_set_classes", SetClasses, METH_VARARGS, nullptr},
+                          {nullptr, nullptr, 0, nullptr}};
+PyModuleDef kModule = {
+    PyModuleDef_HEAD_INIT, "torch._C", nullptr, -1, kMethods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace simulated_torch

@@ -15,14 +15,13 @@
 namespace simulated_torch {
 
 struct PyTensor {
-  PyObject_HEAD
-  at::TensorPtr* tensor;
+  PyObject_HEAD at::TensorPtr* tensor;
 };
 
-extern PyTypeObject* g_base;     // torch._C.TensorBase
-extern PyObject* g_class;        // torch.Tensor
-extern PyObject* g_dtypes;       // list of torch.dtype objects
-extern PyObject* g_device;       // torch.device
+extern PyTypeObject* g_base;       // torch._C.TensorBase
+extern PyObject* g_class;          // torch.Tensor
+extern PyObject* g_dtypes;         // list of torch.dtype objects
+extern PyObject* g_device;         // torch.device
 extern PyObject* g_out_of_memory;  // torch.cuda.OutOfMemoryError
 
 bool IsTensor(PyObject* object);

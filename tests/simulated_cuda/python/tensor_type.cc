@@ -47,7 +47,9 @@ PyObject* New(PyTypeObject* type, PyObject* arguments, PyObject*) {
   return Wrap(tensor, reinterpret_cast<PyObject*>(type));
 }
 
-PyObject* Shape(PyObject* self, void*) { return ShapeTuple(Get(self)->shape); }
+PyObject* Shape(PyObject* self, void*) {
+  return ShapeTuple(Get(self)->shape);
+}
 PyObject* Dtype(PyObject* self, void*) {
   PyObject* dtype = PyList_GetItem(g_dtypes, Get(self)->kind.dtype);
   Py_XINCREF(dtype);
@@ -58,14 +60,22 @@ PyObject* DeviceOf(PyObject* self, void*) {
   return device == at::kCpu ? PyObject_CallFunction(g_device, "s", "cpu")
                             : PyObject_CallFunction(g_device, "si", "cuda", device);
 }
-PyObject* IsCuda(PyObject* self, void*) { return PyBool_FromLong(Get(self)->device() != at::kCpu); }
-PyObject* IsLeaf(PyObject* self, void*) { return PyBool_FromLong(Get(self)->grad_fn == nullptr); }
-PyObject* RequiresGrad(PyObject* self, void*) { return PyBool_FromLong(Get(self)->requires_grad); }
+PyObject* IsCuda(PyObject* self, void*) {
+  return PyBool_FromLong(Get(self)->device() != at::kCpu);
+}
+PyObject* IsLeaf(PyObject* self, void*) {
+  return PyBool_FromLong(Get(self)->grad_fn == nullptr);
+}
+PyObject* RequiresGrad(PyObject* self, void*) {
+  return PyBool_FromLong(Get(self)->requires_grad);
+}
 int SetRequiresGrad(PyObject* self, PyObject* value, void*) {
   Get(self)->requires_grad = PyObject_IsTrue(value) == 1;
   return 0;
 }
-PyObject* Grad(PyObject* self, void*) { return Wrap(Get(self)->grad); }
+PyObject* Grad(PyObject* self, void*) {
+  return Wrap(Get(self)->grad);
+}
 int SetGrad(PyObject* self, PyObject* value, void*) {
   Get(self)->grad = value == nullptr || value == Py_None ? nullptr : Get(value);
   return 0;
@@ -91,18 +101,29 @@ PyObject* DataPtr(PyObject* self, PyObject*) {
 PyObject* StoragePtr(PyObject* self, PyObject*) {
   return PyLong_FromUnsignedLongLong(reinterpret_cast<uint64_t>(Get(self)->storage->data));
 }
-PyObject* StorageBytes(PyObject* self, PyObject*) { return PyLong_FromSize_t(Get(self)->storage->bytes); }
-PyObject* StorageOffset(PyObject* self, PyObject*) { return PyLong_FromLongLong(Get(self)->offset); }
-PyObject* ElementSize(PyObject* self, PyObject*) { return PyLong_FromSize_t(Get(self)->kind.item); }
-PyObject* Numel(PyObject* self, PyObject*) { return PyLong_FromLongLong(Get(self)->elements()); }
-PyObject* IsPinned(PyObject* self, PyObject*) { return PyBool_FromLong(Get(self)->storage->pinned); }
+PyObject* StorageBytes(PyObject* self, PyObject*) {
+  return PyLong_FromSize_t(Get(self)->storage->bytes);
+}
+PyObject* StorageOffset(PyObject* self, PyObject*) {
+  return PyLong_FromLongLong(Get(self)->offset);
+}
+PyObject* ElementSize(PyObject* self, PyObject*) {
+  return PyLong_FromSize_t(Get(self)->kind.item);
+}
+PyObject* Numel(PyObject* self, PyObject*) {
+  return PyLong_FromLongLong(Get(self)->elements());
+}
+PyObject* IsPinned(PyObject* self, PyObject*) {
+  return PyBool_FromLong(Get(self)->storage->pinned);
+}
 
 PyObject* Backward(PyObject* self, PyObject* arguments) {
   int retain_graph = 0;
   if (!PyArg_ParseTuple(arguments, "|p", &retain_graph)) return nullptr;
   const at::TensorPtr root = Get(self);
   if (root->grad_fn == nullptr) {
-    PyErr_SetString(PyExc_RuntimeError, "element 0 of tensors does not require grad and does not have a grad_fn");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "element 0 of tensors does not require grad and does not have a grad_fn");
     return nullptr;
   }
   return Guard([&]() -> PyObject* {

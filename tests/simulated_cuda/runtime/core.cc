@@ -19,7 +19,8 @@ DriverTable* Load() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) return nullptr;
   auto* table = new DriverTable{};
-  table->get_proc_address = reinterpret_cast<decltype(table->get_proc_address)>(dlsym(library, "cuGetProcAddress_v2"));
+  table->get_proc_address =
+      reinterpret_cast<decltype(table->get_proc_address)>(dlsym(library, "cuGetProcAddress_v2"));
   if (table->get_proc_address == nullptr) return nullptr;
   // The real runtime probes with the empty name and never asks for a status.
   void* probe = nullptr;
@@ -64,10 +65,14 @@ cudaError_t Fail(cudaError_t error) {
 // The numbers of both enumerations agree for the errors that the stand-in driver returns.
 cudaError_t Result(CUresult result) {
   switch (result) {
-    case CUDA_SUCCESS: return cudaSuccess;
-    case CUDA_ERROR_INVALID_CONTEXT: return Fail(cudaErrorDeviceUninitialized);
-    case CUDA_ERROR_NOT_INITIALIZED: return Fail(cudaErrorInitializationError);
-    default: return Fail(static_cast<cudaError_t>(result));
+    case CUDA_SUCCESS:
+      return cudaSuccess;
+    case CUDA_ERROR_INVALID_CONTEXT:
+      return Fail(cudaErrorDeviceUninitialized);
+    case CUDA_ERROR_NOT_INITIALIZED:
+      return Fail(cudaErrorInitializationError);
+    default:
+      return Fail(static_cast<cudaError_t>(result));
   }
 }
 
@@ -81,7 +86,8 @@ cudaError_t Ensure() {
   if (current != nullptr && (current == primary || primary == nullptr)) return cudaSuccess;
   if (primary == nullptr) {
     CUcontext retained = nullptr;
-    if (const CUresult result = driver->cuDevicePrimaryCtxRetain(&retained, t_device); result != CUDA_SUCCESS) {
+    if (const CUresult result = driver->cuDevicePrimaryCtxRetain(&retained, t_device);
+        result != CUDA_SUCCESS) {
       return Result(result);
     }
     g_primary[t_device].store(retained);
@@ -99,7 +105,9 @@ EXPORT cudaError_t cudaGetLastError() {
   t_last_error = cudaSuccess;
   return error;
 }
-EXPORT cudaError_t cudaPeekAtLastError() { return t_last_error; }
+EXPORT cudaError_t cudaPeekAtLastError() {
+  return t_last_error;
+}
 EXPORT const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaSuccess                 ? "cudaSuccess"
          : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
@@ -146,8 +154,8 @@ EXPORT cudaError_t cudaRuntimeGetVersion(int* version) {
 
 namespace {
 
-cudaError_t EntryPoint(const char* symbol, void** out, unsigned version, unsigned long long flags, bool per_thread,
-                       cudaDriverEntryPointQueryResult* status) {
+cudaError_t EntryPoint(const char* symbol, void** out, unsigned version, unsigned long long flags,
+                       bool per_thread, cudaDriverEntryPointQueryResult* status) {
   RUNTIME_CALL();
   if (flags == cudaEnableDefault && per_thread) flags = cudaEnablePerThreadDefaultStream;
   CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;

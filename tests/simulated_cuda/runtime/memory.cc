@@ -5,8 +5,12 @@ using namespace simulated_cudart;
 
 namespace {
 
-CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
-CUdeviceptr* Out(void** pointer) { return reinterpret_cast<CUdeviceptr*>(pointer); }
+CUdeviceptr Address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+CUdeviceptr* Out(void** pointer) {
+  return reinterpret_cast<CUdeviceptr*>(pointer);
+}
 
 CUarray_format Format(const cudaChannelFormatDesc& d) {
   return d.x == 8 ? CU_AD_FORMAT_UNSIGNED_INT8 : d.x == 16 ? CU_AD_FORMAT_HALF : CU_AD_FORMAT_FLOAT;
@@ -41,7 +45,8 @@ EXPORT cudaError_t cudaMalloc3D(cudaPitchedPtr* out, cudaExtent extent) {
   RUNTIME_CALL();
   CUdeviceptr address = 0;
   size_t pitch = 0;
-  const CUresult result = driver.cuMemAllocPitch(&address, &pitch, extent.width, extent.height * extent.depth, 4);
+  const CUresult result =
+      driver.cuMemAllocPitch(&address, &pitch, extent.width, extent.height * extent.depth, 4);
   if (result == CUDA_SUCCESS) *out = {reinterpret_cast<void*>(address), pitch, extent.width, extent.height};
   return Result(result);
 }
@@ -88,8 +93,8 @@ EXPORT cudaError_t cudaMemset(void*, int, size_t) {
   return cudaSuccess;
 }
 
-EXPORT cudaError_t cudaMallocArray(cudaArray_t* array, const cudaChannelFormatDesc* d, size_t width, size_t height,
-                                   unsigned flags) {
+EXPORT cudaError_t cudaMallocArray(cudaArray_t* array, const cudaChannelFormatDesc* d, size_t width,
+                                   size_t height, unsigned flags) {
   RUNTIME_CALL();
   const CUDA_ARRAY3D_DESCRIPTOR description = Describe(*d, {width, height, 0}, flags);
   return Result(driver.cuArray3DCreate(reinterpret_cast<CUarray*>(array), &description));
@@ -108,7 +113,8 @@ EXPORT cudaError_t cudaMallocMipmappedArray(cudaMipmappedArray_t* array, const c
                                             cudaExtent extent, unsigned levels, unsigned flags) {
   RUNTIME_CALL();
   const CUDA_ARRAY3D_DESCRIPTOR description = Describe(*d, extent, flags);
-  return Result(driver.cuMipmappedArrayCreate(reinterpret_cast<CUmipmappedArray*>(array), &description, levels));
+  return Result(
+      driver.cuMipmappedArrayCreate(reinterpret_cast<CUmipmappedArray*>(array), &description, levels));
 }
 EXPORT cudaError_t cudaFreeMipmappedArray(cudaMipmappedArray_t array) {
   RUNTIME_CALL();
@@ -129,4 +135,28 @@ EXPORT cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handl
 EXPORT cudaError_t cudaIpcCloseMemHandle(void* pointer) {
   RUNTIME_CALL();
   return Result(driver.cuIpcCloseMemHandle(Address(pointer)));
+}
+
+EXPORT cudaError_t cudaImportExternalMemory(cudaExternalMemory_t* out,
+                                            const cudaExternalMemoryHandleDesc* description) {
+  RUNTIME_CALL();
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC d{};
+  d.type = static_cast<CUexternalMemoryHandleType>(description->type);
+  d.handle.fd = description->handle.fd;
+  d.size = description->size;
+  d.flags = description->flags;
+  return Result(driver.cuImportExternalMemory(reinterpret_cast<CUexternalMemory*>(out), &d));
+}
+EXPORT cudaError_t cudaExternalMemoryGetMappedBuffer(void** pointer, cudaExternalMemory_t memory,
+                                                     const cudaExternalMemoryBufferDesc* description) {
+  RUNTIME_CALL();
+  CUDA_EXTERNAL_MEMORY_BUFFER_DESC d{};
+  d.offset = description->offset;
+  d.size = description->size;
+  return Result(
+      driver.cuExternalMemoryGetMappedBuffer(Out(pointer), reinterpret_cast<CUexternalMemory>(memory), &d));
+}
+EXPORT cudaError_t cudaDestroyExternalMemory(cudaExternalMemory_t memory) {
+  RUNTIME_CALL();
+  return Result(driver.cuDestroyExternalMemory(reinterpret_cast<CUexternalMemory>(memory)));
 }

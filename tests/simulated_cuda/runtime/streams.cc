@@ -5,20 +5,24 @@ using namespace simulated_cudart;
 
 namespace {
 
-CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
-CUdeviceptr* Out(void** pointer) { return reinterpret_cast<CUdeviceptr*>(pointer); }
+CUdeviceptr Address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+CUdeviceptr* Out(void** pointer) {
+  return reinterpret_cast<CUdeviceptr*>(pointer);
+}
 
 }  // namespace
 
 // One definition for the legacy default stream and one for the per-thread default stream.
-#define BOTH_STREAMS(name, driver_name, parameters, arguments)  \
-  EXPORT cudaError_t name parameters {                          \
-    RUNTIME_CALL();                                             \
-    return Result(driver.driver_name arguments);                \
-  }                                                             \
-  EXPORT cudaError_t name##_ptsz parameters {                   \
-    RUNTIME_CALL();                                             \
-    return Result(driver.driver_name##_per_thread arguments);   \
+#define BOTH_STREAMS(name, driver_name, parameters, arguments) \
+  EXPORT cudaError_t name parameters {                         \
+    RUNTIME_CALL();                                            \
+    return Result(driver.driver_name arguments);               \
+  }                                                            \
+  EXPORT cudaError_t name##_ptsz parameters {                  \
+    RUNTIME_CALL();                                            \
+    return Result(driver.driver_name##_per_thread arguments);  \
   }
 
 BOTH_STREAMS(cudaMallocAsync, cuMemAllocAsync, (void** pointer, size_t size, cudaStream_t stream),
@@ -32,8 +36,10 @@ BOTH_STREAMS(cudaStreamWaitEvent, cuStreamWaitEvent, (cudaStream_t stream, cudaE
              (stream, event, flags))
 BOTH_STREAMS(cudaStreamBeginCapture, cuStreamBeginCapture, (cudaStream_t stream, cudaStreamCaptureMode mode),
              (stream, static_cast<CUstreamCaptureMode>(mode)))
-BOTH_STREAMS(cudaStreamEndCapture, cuStreamEndCapture, (cudaStream_t stream, cudaGraph_t* graph), (stream, graph))
-BOTH_STREAMS(cudaStreamIsCapturing, cuStreamIsCapturing, (cudaStream_t stream, cudaStreamCaptureStatus* status),
+BOTH_STREAMS(cudaStreamEndCapture, cuStreamEndCapture, (cudaStream_t stream, cudaGraph_t* graph),
+             (stream, graph))
+BOTH_STREAMS(cudaStreamIsCapturing, cuStreamIsCapturing,
+             (cudaStream_t stream, cudaStreamCaptureStatus* status),
              (stream, reinterpret_cast<CUstreamCaptureStatus*>(status)))
 BOTH_STREAMS(cudaEventRecord, cuEventRecord, (cudaEvent_t event, cudaStream_t stream), (event, stream))
 BOTH_STREAMS(cudaGraphLaunch, cuGraphLaunch, (cudaGraphExec_t exec, cudaStream_t stream), (exec, stream))
@@ -77,7 +83,8 @@ EXPORT cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps
   RUNTIME_CALL();
   CUmemPoolProps driver_properties{};
   driver_properties.allocType = static_cast<CUmemAllocationType>(properties->allocType);
-  driver_properties.location = {static_cast<CUmemLocationType>(properties->location.type), {properties->location.id}};
+  driver_properties.location = {static_cast<CUmemLocationType>(properties->location.type),
+                                {properties->location.id}};
   driver_properties.maxSize = properties->maxSize;
   return Result(driver.cuMemPoolCreate(pool, &driver_properties));
 }
@@ -118,8 +125,9 @@ EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   RUNTIME_CALL();
   return Result(driver.cuGraphDestroy(graph));
 }
-EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
-                                            size_t count, cudaMemAllocNodeParams* parameters) {
+EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                            const cudaGraphNode_t* after, size_t count,
+                                            cudaMemAllocNodeParams* parameters) {
   RUNTIME_CALL();
   CUDA_MEM_ALLOC_NODE_PARAMS driver_parameters{};
   driver_parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -129,8 +137,8 @@ EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t g
   parameters->dptr = reinterpret_cast<void*>(driver_parameters.dptr);
   return Result(result);
 }
-EXPORT cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
-                                           size_t count, void* pointer) {
+EXPORT cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                           const cudaGraphNode_t* after, size_t count, void* pointer) {
   RUNTIME_CALL();
   return Result(driver.cuGraphAddMemFreeNode(node, graph, after, count, Address(pointer)));
 }
@@ -138,7 +146,8 @@ EXPORT cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph
   RUNTIME_CALL();
   return Result(driver.cuGraphInstantiateWithFlags(exec, graph, flags));
 }
-EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                                 unsigned long long flags) {
   RUNTIME_CALL();
   return Result(driver.cuGraphInstantiateWithFlags(exec, graph, flags));
 }
@@ -149,4 +158,17 @@ EXPORT cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 EXPORT cudaError_t cudaDeviceGraphMemTrim(int device) {
   RUNTIME_CALL();
   return Result(driver.cuDeviceGraphMemTrim(device));
+}
+
+EXPORT cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t original) {
+  RUNTIME_CALL();
+  return Result(driver.cuGraphClone(clone, original));
+}
+EXPORT cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  RUNTIME_CALL();
+  return Result(driver.cuEventCreate(event, 0));
+}
+EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  RUNTIME_CALL();
+  return Result(driver.cuStreamCreate(stream, flags));
 }

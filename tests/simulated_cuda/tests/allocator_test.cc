@@ -1,5 +1,5 @@
-// The caching allocator's rules (rounding, segments, best fit, splitting, merging, retry, expandable segments)
-// as this process's settings have them; ctest runs the file once per setting.
+// The caching allocator's rules (rounding, segments, best fit, splitting, merging, retry, expandable
+// segments) as this process's settings have them; ctest runs the file once per setting.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -27,10 +27,16 @@ uint64_t LiveBytes(const char* api) {
   return sum;
 }
 
-uint64_t SegmentBytes() { return LiveBytes("cuMemAlloc_v2") + LiveBytes("cuMemCreate"); }
+uint64_t SegmentBytes() {
+  return LiveBytes("cuMemAlloc_v2") + LiveBytes("cuMemCreate");
+}
 
-bool Expandable() { return GetSettings().expandable_segments; }
-bool Default() { return getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr; }
+bool Expandable() {
+  return GetSettings().expandable_segments;
+}
+bool Default() {
+  return getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr;
+}
 
 class AllocatorTest : public testing::Test {
  protected:
@@ -52,7 +58,9 @@ TEST_F(AllocatorTest, RoundsToBlocks) {
   Free(q);
 }
 
-TEST_F(AllocatorTest, NothingIsNoBlock) { EXPECT_EQ(Allocate(0, 0), nullptr); }
+TEST_F(AllocatorTest, NothingIsNoBlock) {
+  EXPECT_EQ(Allocate(0, 0), nullptr);
+}
 
 TEST_F(AllocatorTest, SegmentSizesFollowTheRequest) {
   if (!Default()) GTEST_SKIP();

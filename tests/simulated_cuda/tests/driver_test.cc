@@ -156,7 +156,8 @@ TEST_F(DriverTest, CapturedAllocationsAreNodesAndLiveOnLaunch) {
   ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
   EXPECT_EQ(NewLive(), 0u);
   CUgraphExec exec = nullptr;
-  ASSERT_EQ(cuGraphInstantiateWithFlags(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphInstantiateWithFlags(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH),
+            CUDA_SUCCESS);
   ASSERT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
   EXPECT_EQ(NewLive(), 1u);
   EXPECT_EQ(Grown(), 4 * kMiB);
