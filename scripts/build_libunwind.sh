@@ -108,7 +108,7 @@ private_apt() {
   apt-get -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/sources" \
     -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" -o Dir::Cache::Archives="$work/cache/archives" \
     -o APT::Sandbox::User=root -o APT::Get::List-Cleanup=0 -o Acquire::Languages=none \
-    -o Acquire::Retries=3 -o APT::Update::Error-Mode=any "$@"
+    -o Acquire::Retries=3 "$@"
 }
 
 codename=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")

@@ -293,7 +293,14 @@ void Coroutine() {
   }
 }
 
+int LowestFreeDescriptor() {
+  const int descriptor = dup(0);
+  close(descriptor);
+  return descriptor;
+}
+
 TEST_F(NativeStacks, EqualUnwStepInCoroutines) {
+  [[maybe_unused]] const int lowest = LowestFreeDescriptor();
   std::vector<char> memory(256 * 1024);
   getcontext(&g_coroutine_context);
   g_coroutine_context.uc_stack.ss_sp = memory.data();
@@ -306,6 +313,9 @@ TEST_F(NativeStacks, EqualUnwStepInCoroutines) {
   }
   // The C library does not know that stack's extent.
   EXPECT_EQ(LeftToLibunwind(), 10u);
+#if GPUMEMTRACE_LIBUNWIND_STATIC
+  EXPECT_EQ(LowestFreeDescriptor(), lowest) << "libunwind has opened something";
+#endif
 }
 
 // Code as a just-in-time compiler makes it: with frame pointers, without unwind information.
