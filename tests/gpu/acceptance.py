@@ -146,6 +146,8 @@ def main():
         label = name.replace(" ", "_").replace("=", "-").replace("+", "-")
         place = lambda prefix: ([*command[:2], str(prefix), *command[2:]] if command[0] == sys.executable
                                 else [*command, str(prefix)])
+        for old in work.glob(f"{label}.numbers.*.json"):
+            old.unlink()
         traced = common.run(place(work / f"{label}.numbers"), folder=work, name=label, shim=shim, env={**CLEAN, **env},
                             timeout=options.timeout)
         plain = common.run(place(work / f"{label}.plain"), folder=work, name=label + ".plain", env={**CLEAN, **env},

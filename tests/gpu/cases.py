@@ -73,9 +73,9 @@ def judge(case, report):
     file = case.path.name
     found = report_reader.findings(report)
     kinds = [f.kind for f in found]
-    told = next((k for k in ("leak", "fragmentation", "peak") if k in kinds), "clean")
-    if report.get("verdict") == "unjudged":
-        told = "unjudged"
+    told = report.get("verdict")
+    if told not in VERDICTS:
+        told = next((k for k in ("leak", "fragmentation", "peak") if k in kinds), "clean")
     same = [f for f in found if f.kind == truth["verdict"]]
     result = {"told": told, "line": None, "top": None, "holder": None, "bytes": None, "bytes_ok": None}
     if truth["verdict"] in ("leak", "fragmentation"):

@@ -62,6 +62,8 @@ def run(command, *, folder, name, shim=None, env=None, timeout=120, cwd=None):
         before = merged.get("LD_PRELOAD")
         merged["LD_PRELOAD"] = str(shim) + (f":{before}" if before else "")
         merged.setdefault("GPUMEMTRACE_OUT", str(folder / f"{name}.%p.pb"))
+    for old in folder.glob(glob.escape(name) + ".*.pb"):  # of an earlier run in the same folder
+        old.unlink()
     start = time.monotonic()
     with open(folder / f"{name}.stdout", "wb") as out, open(folder / f"{name}.stderr", "wb") as err:
         try:
