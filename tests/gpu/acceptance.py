@@ -160,7 +160,7 @@ def main():
         # Every process that wrote its numbers has a trace with the same process id in its name.
         numbered = sorted(work.glob(f"{label}.numbers.*.json"))
         if not numbered:
-            return dict(result, error=f"exit {traced.code}, the program wrote no numbers: {traced.stderr.strip()[-160:]}")
+            return dict(result, error=f"exit {traced.code}, the program wrote no numbers: {common.last_words(traced.stderr)}")
         for file in numbered:
             process = file.name.split(".")[-2]
             trace = work / f"{label}.{process}.pb"

@@ -141,7 +141,7 @@ def main():
             result["same_exit"] = plain.code == done.code
             result["same_output"] = plain.stdout == done.stdout or case.alone and plain.code == done.code
         if done.code != 0:
-            result["error"] = f"exit {done.code}: " + (done.stderr.strip().split("\n") or [""])[-1][-120:]
+            result["error"] = f"exit {done.code}: " + common.last_words(done.stderr)
         if not done.trace:
             return dict(result, error=result.get("error", "no trace was written"))
         result["trace_bytes"] = done.trace.stat().st_size

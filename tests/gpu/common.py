@@ -85,6 +85,12 @@ def run(command, *, folder, name, shim=None, env=None, timeout=120, cwd=None):
     return Run(command, code, time.monotonic() - start, read(".stdout"), read(".stderr"), traces)
 
 
+def last_words(stderr, limit=160):
+    """The end of a program's standard error without the shim's own line."""
+    lines = [line for line in stderr.strip().split("\n") if not line.startswith("gpumemtrace:")]
+    return " ".join(lines[-2:]).strip()[-limit:]
+
+
 def analyze(analyzer, trace, *arguments, timeout=120):
     """Returns (exit code, stdout, stderr) of gpumem-analyze. Never raises."""
     try:
