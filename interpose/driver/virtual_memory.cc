@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDeviceLocation = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
 
-// Device + 1 of handles that we saw created; expandable segments make many, and one that does not fit is
-// looked up by its mapped address.
+// Device + 1 of handles that we saw created. Released handles stay until their place is needed: a release
+// need not be the last one. For a handle that is not here the current device is taken.
 constinit HandleMap<16384> handle_devices;
 
 int DeviceOfHandle(uint64_t handle) {
@@ -58,7 +58,7 @@ Result MemCreate(Call<Result, uint64_t*, size_t, const CUmemAllocationProp*, uin
     const int device = on_device && prop != nullptr ? prop->location.id : -1;
     const uint64_t created = Written(handle, result);
     if (created != 0) {
-      handle_devices.Put(created, static_cast<uint64_t>(device + 1));
+      handle_devices.PutOver(created, static_cast<uint64_t>(device + 1));
     }
     Record(scope.proof(),
            {.kind = EventKind::kPhysicalCreate,
@@ -99,7 +99,7 @@ Result MemRetainAllocationHandle(Call<Result, uint64_t*, void*> call, uint64_t* 
             .space = Space::kVirtual,
             .device = DeviceOfHandle(retained),
             .address = retained,
-            .argument = {0, reinterpret_cast<uint64_t>(address)}},
+            .argument = {reinterpret_cast<uint64_t>(address), 0}},
            result);
   }
   return result;
@@ -151,7 +151,7 @@ Result MemImportFromShareableHandle(Call<Result, uint64_t*, void*, int> call, ui
     const int device = CurrentDevice();
     const uint64_t imported = Written(handle, result);
     if (imported != 0) {
-      handle_devices.Put(imported, static_cast<uint64_t>(device + 1));
+      handle_devices.PutOver(imported, static_cast<uint64_t>(device + 1));
     }
     Record(scope.proof(),
            {.kind = EventKind::kImport, .space = Space::kAlias, .device = device, .address = imported},
