@@ -69,6 +69,10 @@ class Array {
     size_ = size;
     return true;
   }
+  // Forgets all but the first `size` elements.
+  void Shrink(size_t size) {
+    if (size < size_) size_ = size;
+  }
   void Swap(Array& other) {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);

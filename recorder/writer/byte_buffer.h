@@ -53,7 +53,7 @@ class ByteBuffer {
   void EraseRange(size_t from, size_t to) {
     if (failed_ || to <= from) return;
     std::memmove(bytes_.data() + from, bytes_.data() + to, bytes_.size() - to);
-    bytes_.Resize(bytes_.size() - (to - from));
+    bytes_.Shrink(bytes_.size() - (to - from));
   }
 
  private:

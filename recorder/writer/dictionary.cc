@@ -224,7 +224,7 @@ StackIds Dictionary::FindStack(uint64_t number) const {
 
 size_t Dictionary::PendingBytes() const {
   // Two short varints a node; a number and two ids a stack.
-  return pending_.size() + (nodes_.size() - first_pending_node_) * 5 +
+  return pending_.size() + pending_sites_.size() + (nodes_.size() - first_pending_node_) * 5 +
          (stacks_.size() - first_pending_stack_) * 14;
 }
 
@@ -246,6 +246,7 @@ void Dictionary::AppendPending(ByteBuffer& definitions, ByteBuffer& names) {
     ProtoWriter(definitions)
         .add_message(fields::kContentNodes, reinterpret_cast<const char*>(message_.data()), message_.size());
   }
+  definitions.Append(pending_sites_.data(), pending_sites_.size());
   if (first_pending_stack_ < stacks_.size()) {
     message_.Clear();
     ProtoWriter message(message_);
@@ -268,6 +269,7 @@ void Dictionary::AppendPending(ByteBuffer& definitions, ByteBuffer& names) {
 void Dictionary::ClearPending() {
   pending_.Clear();
   pending_.Trim(size_t{1} << 20);
+  pending_sites_.Clear();
   first_pending_node_ = nodes_.size();
   first_pending_stack_ = stacks_.size();
 }

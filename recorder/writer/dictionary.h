@@ -41,8 +41,8 @@ class Dictionary {
   // They are in the file now (or in a buffer that is sure to be written).
   void ClearPending();
 
-  // Where other definitions (sites) go, so that they keep company with these.
-  ByteBuffer& pending() { return pending_; }
+  // Where definitions of sites go: serialized fields of Content. They refer to stacks, so they come last.
+  ByteBuffer& pending_sites() { return pending_sites_; }
 
  private:
   struct StringEntry {
@@ -92,6 +92,7 @@ class Dictionary {
   uint32_t threads_ = 0;
 
   ByteBuffer pending_;
+  ByteBuffer pending_sites_;
   ByteBuffer message_;
   // Nodes and stacks from here on are pending.
   size_t first_pending_node_ = 0;

@@ -96,7 +96,7 @@ void EventEncoder::DefineSite(uint32_t id, const SiteKey& key) {
   if (key.address_shift != 0) message.add_uint32(fields::kSiteAddressShift, key.address_shift);
   if (key.flags != 0) message.add_uint32(fields::kSiteFlags, key.flags);
   if (key.size_varies != 0) message.add_bool(fields::kSiteSizeVaries, true);
-  ProtoWriter(dictionary_.pending())
+  ProtoWriter(dictionary_.pending_sites())
       .add_message(fields::kContentSite, reinterpret_cast<const char*>(message_.data()), message_.size());
 }
 

@@ -49,7 +49,7 @@ class LiveTable {
       if (current != nullptr && current->sequence < sequence) break;
       *object = old;
       displaced_[i - 1] = displaced_.back();
-      displaced_.Resize(displaced_.size() - 1);
+      displaced_.Shrink(displaced_.size() - 1);
       return true;
     }
     LiveObject* slot = Find(kind, address);
@@ -72,7 +72,7 @@ class LiveTable {
     for (size_t i = displaced_.size(); i > 0; --i) {
       if (displaced_[i - 1].index < index) continue;
       displaced_[i - 1] = displaced_.back();
-      displaced_.Resize(displaced_.size() - 1);
+      displaced_.Shrink(displaced_.size() - 1);
     }
   }
 

@@ -486,7 +486,7 @@ void Writer::Settle() {
     while (old + 1 < threads.size() && threads[old + 1].position < state.settled) ++old;
     if (old > 0) {
       memmove(threads.data(), threads.data() + old, (threads.size() - old) * sizeof threads[0]);
-      threads.Resize(threads.size() - old);
+      threads.Shrink(threads.size() - old);
     }
     context_.rings[place].ring.SetTail(state.position);
   }
@@ -509,7 +509,8 @@ void Writer::GiveUpPacket() {
 
 int Writer::WriteOldDefinitions() {
   while (definitions_.size() + names_.size() > kFullDefinitions) {
-    ByteBuffer& from = definitions_.size() > names_.size() ? definitions_ : names_;
+    // Names refer to nodes: definitions first.
+    ByteBuffer& from = definitions_.empty() ? names_ : definitions_;
     // Whole fields: a tag, a length, and so many bytes. All field numbers and types here have such tags.
     size_t end = 0;
     while (end < from.size()) {

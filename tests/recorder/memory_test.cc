@@ -1,0 +1,89 @@
+// How much memory the recorder takes: 64 MiB at most for 16 threads and 100,000 distinct stacks, and no more
+// however long it runs.
+#include <gtest/gtest.h>
+
+#include "recorder/memory/pages.h"
+#include "tests/recorder/process/workload.h"
+#include "tests/recorder/support/writer_bench.h"
+
+namespace gpumemtrace::tests {
+namespace {
+
+constexpr uint64_t kThreads = 16;
+constexpr uint64_t kStacks = 100000;
+
+// Stack `i` has 35 native and 20 Python frames; like stacks of one program, it shares its outer frames with
+// others and differs in the inner ones.
+void DefineStack(WriterBench& bench, recorder::ThreadSlot& slot, uint64_t i) {
+  constexpr uint32_t kNative = 35;
+  constexpr uint32_t kPython = 20;
+  const auto new_record = [&]() {
+    return bench.New<ring_file::StackRecord>(slot, ring_file::RecordKind::kStack, kNative * 8 + kPython * 16);
+  };
+  auto* record = new_record();
+  if (record == nullptr) {
+    ASSERT_EQ(bench.writer->Drain(recorder::Writer::Order::kEverything), 0);
+    record = new_record();
+  }
+  record->number = 1 + i;
+  record->native_count = kNative;
+  record->python_count = kPython;
+  auto* native = reinterpret_cast<uint64_t*>(record + 1);
+  auto* python = reinterpret_cast<ring_file::PythonFrame*>(native + kNative);
+  const auto group = [i](uint32_t level) {
+    return level < 2 ? i : level < 5 ? i / 8 : level < 9 ? i / 100 : i / 2000;
+  };
+  for (uint32_t f = 0; f < kNative; ++f) native[f] = 0x10000 + f * 0x100 + group(f) % 40 * 4;
+  native[1] += i / 40 % 2500 * 0x10000;
+  for (uint32_t f = 0; f < kPython; ++f) {
+    python[f] = {0, static_cast<int32_t>(2 * (group(f + 2) % 400) + f * 1000), 0};
+  }
+  slot.ring.Publish();
+}
+
+TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
+  const size_t before = recorder::MappedPages();
+  WriterBench bench(recorder::RingPlace::kSharedMemory, recorder::SystemFileLayer(), uint64_t{1} << 20);
+  std::vector<recorder::ThreadSlot*> slots;
+  for (uint64_t i = 0; i < kThreads; ++i) slots.push_back(&bench.NewThread(1000 + i, "worker"));
+  uint64_t sequence = 0;
+  std::vector<uint64_t> next(kThreads);
+  const auto record_events = [&](uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t t = i % kThreads;
+      // Each stack belongs to one thread and allocates one size.
+      const uint64_t stack = 1 + t + kThreads * (next[t] % (kStacks / kThreads));
+      recorder::Event event = WorkloadEvent(t, next[t]++);
+      event.api = 0;
+      event.sequence = ++sequence;
+      // Frees have no stack.
+      const bool is_free = event.kind == recorder::EventKind::kBlockFree;
+      if (!is_free) event.size = 512 * (1 + stack % 5);
+      if (!bench.Put(*slots[t], event, sequence * 1000, is_free ? 0 : stack)) {
+        ASSERT_EQ(bench.writer->Drain(recorder::Writer::Order::kEverything), 0);
+        ASSERT_TRUE(bench.Put(*slots[t], event, sequence * 1000, is_free ? 0 : stack));
+      }
+    }
+  };
+  for (uint64_t i = 0; i < kStacks; ++i) {
+    DefineStack(bench, *slots[i % kThreads], i);
+    record_events(1);
+    if (HasFatalFailure()) return;
+  }
+  const size_t rings = kThreads * (ring_file::kRingDataOffset + (uint64_t{1} << 20));
+  record_events(400000);
+  const size_t after_first = recorder::MappedPages() - before + rings;
+  EXPECT_LE(after_first, size_t{64} << 20);
+  record_events(400000);
+  const size_t after_second = recorder::MappedPages() - before + rings;
+  record_events(400000);
+  const size_t after_third = recorder::MappedPages() - before + rings;
+  EXPECT_EQ(after_second, after_third);
+  printf("%zu KiB for %llu threads and %llu stacks, %zu KiB after a million events\n", after_first >> 10,
+         static_cast<unsigned long long>(kThreads), static_cast<unsigned long long>(kStacks),
+         after_third >> 10);
+  ASSERT_EQ(bench.writer->Finish(), 0);
+}
+
+}  // namespace
+}  // namespace gpumemtrace::tests
