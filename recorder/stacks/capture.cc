@@ -172,6 +172,7 @@ void Forget(ThreadStacks& thread) {
 
 void AfterForkInChild() {
   ResetModulesAfterFork();
+  ResetInterpreterAfterFork();
 }
 
 }  // namespace gpumemtrace::recorder::stacks

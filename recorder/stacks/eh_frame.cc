@@ -597,6 +597,10 @@ void PrepareEhFrame() {
                       std::memory_order_release);
 }
 
+void ForgetLoaderLookup() {
+  g_find_object.store(nullptr, std::memory_order_release);
+}
+
 UnwindRule FindUnwindRule(uint64_t address, bool exact) {
   UnwindRule rule(RuleKind::kNone);
   const uint64_t lookup = exact ? address : address - 1;

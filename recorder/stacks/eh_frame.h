@@ -12,6 +12,9 @@ namespace gpumemtrace::recorder::stacks {
 // Finds the loader's lock-free lookup where glibc has it (2.35 and later). Takes the loader's lock.
 void PrepareEhFrame();
 
+// As on an older glibc: search the loader's list. For tests.
+void ForgetLoaderLookup();
+
 // The rule for a frame whose program counter is `address`. A return address belongs to the call before it:
 // pass `exact` only for a frame that was interrupted at `address` itself. The code must be loaded.
 UnwindRule FindUnwindRule(uint64_t address, bool exact);

@@ -170,6 +170,10 @@ bool FindInterpreter() {
   return true;
 }
 
+void ResetInterpreterAfterFork() {
+  g_lock.ResetAfterFork();
+}
+
 const PythonInterpreter* CurrentInterpreter() {
   const PythonInterpreter* current = g_current.load(std::memory_order_acquire);
   return current != nullptr && current->facts.supported ? current : nullptr;

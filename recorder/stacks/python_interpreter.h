@@ -25,6 +25,9 @@ struct PythonInterpreter {
 // Looks again; true when what CurrentInterpreter returns has changed. Takes the loader's lock.
 bool FindInterpreter();
 
+// In a forked child, where a thread that was looking does not exist.
+void ResetInterpreterAfterFork();
+
 // Null when there is none or when its stacks cannot be read.
 const PythonInterpreter* CurrentInterpreter();
 // What is known, supported or not.

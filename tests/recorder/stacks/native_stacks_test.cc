@@ -196,6 +196,18 @@ TEST_F(NativeStacks, EqualUnwStepInCodeLoadedLater) {
   }
 }
 
+// glibc before 2.35 has no lock-free lookup.
+TEST_F(NativeStacks, EqualUnwStepWithTheLoadersList) {
+  void* handle = dlopen(CHAINS_MODULE_PATH, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(handle, nullptr) << dlerror();
+  dlclose(handle);
+  ModulesChanged();  // so that no rule is known any more
+  ForgetLoaderLookup();
+  g_shapes = AllShapes();
+  for (uint64_t seed = 1; seed <= 10; ++seed) WanderFrom(seed, 20, 50);
+  EXPECT_EQ(LeftToLibunwind(), 0u);
+}
+
 void CheckInHandler(int) {
   Check();
   Check();
