@@ -68,6 +68,8 @@ enum EventFlags : uint16_t {
   kFailed = 1u << 1,
   // Do not capture stacks for this event.
   kWithoutStack = 1u << 2,
+  // BLOCK_*: the allocator did not tell its totals (PyTorch before 1.10); both arguments are 0.
+  kWithoutTotals = 1u << 3,
 };
 
 // One event. Trivially copyable; the caller owns it and the recorder copies what it needs.

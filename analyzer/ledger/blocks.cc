@@ -30,6 +30,7 @@ uint32_t Ledger::ClaimSegments(DeviceBook& book, uint64_t start, uint64_t size) 
 }
 
 void Ledger::CheckBlock(DeviceBook& book, const TraceEvent& event, uint64_t size_change) {
+  if ((model_.Site(event.site).flags & kSiteWithoutTotals) != 0) return;
   if (book.check == nullptr) book.check = &self_checks_[book.device];
   SelfCheck& check = *book.check;
   if (!event.totals_known) {

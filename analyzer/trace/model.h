@@ -80,6 +80,7 @@ std::string_view EventKindName(EventKind kind);
 
 // Bits of Site::flags, as EventFlags in the recorder.
 constexpr uint32_t kSiteEstimatedSize = 1u << 0;
+constexpr uint32_t kSiteWithoutTotals = 1u << 3;
 constexpr uint32_t kSiteFailed = 1u << 1;
 
 struct ModuleInfo {

@@ -19,7 +19,7 @@ namespace {
 using recorder::EventKind;
 
 void RecordBlock(HookId id, EventKind kind, uint64_t address, uint64_t size, uint64_t allocated,
-                 uint64_t reserved, int device) {
+                 uint64_t reserved, int device, uint16_t flags) {
   const int saved_errno = errno;
   recorder::Event event;
   event.kind = kind;
@@ -28,6 +28,7 @@ void RecordBlock(HookId id, EventKind kind, uint64_t address, uint64_t size, uin
   event.device = static_cast<int16_t>(device);
   event.address = address;
   event.size = size;
+  event.flags = flags;
   event.argument[0] = allocated;
   event.argument[1] = reserved;
   event.stream = CurrentStream(device);
@@ -39,7 +40,7 @@ void RecordBlock(HookId id, EventKind kind, uint64_t address, uint64_t size, uin
 }
 
 void RecordUsage(HookId id, const void* pointer, int64_t size, uint64_t allocated, uint64_t reserved,
-                 Device device) {
+                 Device device, uint16_t flags) {
   // The CPU allocator reports through the same function.
   if (device.type != kCuda || size == 0 || !Enabled()) {
     return;
@@ -50,21 +51,21 @@ void RecordUsage(HookId id, const void* pointer, int64_t size, uint64_t allocate
   const bool allocates = size > 0;
   RecordBlock(id, allocates ? EventKind::kBlockAllocate : EventKind::kBlockFree,
               reinterpret_cast<uint64_t>(pointer), static_cast<uint64_t>(allocates ? size : -size), allocated,
-              reserved, device.index);
+              reserved, device.index, flags);
 }
 
 }  // namespace
 
 void ReportMemoryUsage(Call<void, void*, int64_t, uint64_t, uint64_t, Device> call, void* pointer,
                        int64_t size, uint64_t total_allocated, uint64_t total_reserved, Device device) {
-  RecordUsage(call.id, pointer, size, total_allocated, total_reserved, device);
+  RecordUsage(call.id, pointer, size, total_allocated, total_reserved, device, recorder::kNoFlags);
   call(pointer, size, total_allocated, total_reserved, device);
 }
 
 // 1.7 to 1.9: without totals, and `pointer` is the allocator's own block, a unique key while it lives.
 void ReportMemoryUsageWithoutTotals(Call<void, void*, int64_t, Device> call, void* pointer, int64_t size,
                                     Device device) {
-  RecordUsage(call.id, pointer, size, 0, 0, device);
+  RecordUsage(call.id, pointer, size, 0, 0, device, recorder::kWithoutTotals);
   call(pointer, size, device);
 }
 
@@ -72,7 +73,7 @@ void ReportOutOfMemory(Call<void, int64_t, uint64_t, uint64_t, Device> call, int
                        uint64_t total_allocated, uint64_t total_reserved, Device device) {
   if (device.type == kCuda && Enabled()) {
     RecordBlock(call.id, EventKind::kBlockOutOfMemory, 0, static_cast<uint64_t>(size), total_allocated,
-                total_reserved, device.index);
+                total_reserved, device.index, recorder::kNoFlags);
   }
   call(size, total_allocated, total_reserved, device);
 }
