@@ -1,5 +1,6 @@
 // A small fixed-size map from handle to number, usable from any thread without locks: which device a pool
-// belongs to, which graphs own memory nodes. Fails (returns false) when full; callers then do without.
+// belongs to, which graphs own memory nodes. Fails (returns false) when there is no room near a key's place;
+// callers then do without. Every operation looks at a bounded number of slots.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@ class HandleMap {
       known->value.store(value, std::memory_order_release);
       return true;
     }
-    for (size_t i = 0; i < capacity; ++i) {
+    for (size_t i = 0; i < kMaxProbes; ++i) {
       Slot& slot = At(key, i);
       uint64_t current = slot.key.load(std::memory_order_acquire);
       // A slot is claimed with the reserved key first, so that nobody finds the key without its value.
@@ -31,6 +32,14 @@ class HandleMap {
       }
     }
     return false;
+  }
+
+  // As a cache: when there is no room, another key's entry is given up.
+  void PutOver(uint64_t key, uint64_t value) {
+    if (!Put(key, value)) {
+      Erase(At(key, 0).key.load(std::memory_order_acquire));
+      Put(key, value);
+    }
   }
 
   bool Get(uint64_t key, uint64_t* value) const {
@@ -50,6 +59,7 @@ class HandleMap {
   }
 
  private:
+  static constexpr size_t kMaxProbes = capacity < 64 ? capacity : 64;
   static constexpr uint64_t kEmpty = 0;
   static constexpr uint64_t kErased = ~uint64_t{0};
   static constexpr uint64_t kClaimed = ~uint64_t{0} - 1;
@@ -64,7 +74,7 @@ class HandleMap {
   const Slot& At(uint64_t key, size_t i) const { return slots_[(Start(key) + i) & (capacity - 1)]; }
 
   const Slot* Find(uint64_t key) const {
-    for (size_t i = 0; i < capacity; ++i) {
+    for (size_t i = 0; i < kMaxProbes; ++i) {
       const Slot& slot = At(key, i);
       const uint64_t current = slot.key.load(std::memory_order_acquire);
       if (current == key) {
