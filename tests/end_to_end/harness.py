@@ -64,7 +64,7 @@ def environment(folder, shim, extra=None, preload=()):
     env = {k: v for k, v in os.environ.items()
            if not k.startswith(("GPUMEMTRACE", "PYTORCH_", "SIMULATED_", "LD_PRELOAD", "PYTHON"))}
     env["LD_LIBRARY_PATH"] = os.path.join(SIMULATED, "lib")
-    env["PYTHONPATH"] = os.path.join(SIMULATED, "python")
+    env["PYTHONPATH"] = os.path.join(SIMULATED, "python", "site-packages")
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     libraries = [SANITIZER] if SANITIZER else []
     if SANITIZER:

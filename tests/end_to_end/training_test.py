@@ -37,13 +37,17 @@ class Training(EndToEndTest):
         self.assertGreater(report["self_check"]["events_checked"], 0)
         return peak, allocated, reserved
 
-    def check_leak(self, report, program=TRAIN, mark="# LEAK"):
-        finding = next((f for f in report["findings"] if f["kind"] == "leak"), None)
-        self.assertIsNotNone(finding, report.get("findings"))
-        lines = [(os.path.basename(p.get("file") or ""), p.get("line")) for p in
-                 [finding["culprit"]] + finding["born_at"]]
-        self.assertIn((os.path.basename(program), marked_line(program, mark)), lines)
-        return finding
+    def check_leak(self, report, program=TRAIN, mark="# LEAK", first=True):
+        """The marked line is the first leak, or (first=False) among them; returns that finding."""
+        leaks = [f for f in report["findings"] if f["kind"] == "leak"]
+        place = (os.path.basename(program), marked_line(program, mark))
+        found = [f for f in leaks
+                 if place in [(os.path.basename(p.get("file") or ""), p.get("line")) for p in
+                              [f["culprit"]] + f["born_at"]]]
+        self.assertTrue(found, (place, report["findings"]))
+        if first:
+            self.assertIs(found[0], leaks[0])
+        return found[0]
 
     def test_every_interpreter(self):
         print("interpreters:", ", ".join("%d.%d" % version for version, _ in PYTHONS))
@@ -91,9 +95,13 @@ class Training(EndToEndTest):
                 extra = {"LD_LIBRARY_PATH": folder + ":" + os.path.join(harness.SIMULATED, "lib")}
                 result, report, _ = self.train(PYTHONS[-1][1], extra=extra)
                 self.assertGreater(report["events"]["blocks"], 1000)
-                self.check_leak(report)
                 if generation == "113":
+                    self.check_leak(report)
                     self.check_bytes(result, report)
+                else:
+                    # No totals to check against, and no addresses that would tie tensors to their segments.
+                    self.check_leak(report, first=False)
+                    self.assertEqual(report["self_check"]["events_checked"], 0)
 
     def test_library_memory_has_its_name(self):
         _, report, _ = self.train(PYTHONS[-1][1])
@@ -113,7 +121,7 @@ class Training(EndToEndTest):
                     "      torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))\n")
         result, report, _ = self.train(PYTHONS[-1][1], program)
         self.check_bytes(result, report)
-        self.assertEqual(len(report["out_of_memory"]), 1)
+        self.assertEqual(len(report["ooms"]), 1)
 
     def test_streams_graphs_and_threads(self):
         program = os.path.join(self.folder, "mixed.py")
