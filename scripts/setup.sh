@@ -60,7 +60,7 @@ install_missing_packages() {
 
 # The shim wants a position-independent libunwind; without it the build still works (see cmake/Libunwind.cmake).
 build_libunwind() {
-  say "building libunwind from the distribution's source package"
+  [ -f .cache/libunwind/lib/libunwind.a ] || say "building libunwind from the distribution's source package (a minute)"
   local log
   log=$(mktemp)
   if ! scripts/build_libunwind.sh >"$log" 2>&1; then
