@@ -56,7 +56,7 @@ def take(budget=2.0, main_code=None):
     # A collection in the middle would run finalizers of the host because of our allocations.
     gc.disable()
     try:
-        _Taking(result, started + budget, main_code).run()
+        _Taking(result, started, budget, main_code).run()
     finally:
         if result.collector_enabled:
             gc.enable()
@@ -65,10 +65,14 @@ def take(budget=2.0, main_code=None):
 
 
 class _Taking:
-    def __init__(self, result, deadline, main_code):
+    def __init__(self, result, started, budget, main_code):
         self.result = result
-        self.deadline = deadline
-        self.stores = Stores(main_code, deadline)
+        # Each phase leaves time for the next: half a walk is worth nothing when its finds go unnamed.
+        self.gather_deadline = started + 0.4 * budget
+        self.walk_deadline = started + 0.7 * budget
+        self.chain_deadline = started + 0.8 * budget
+        self.deadline = started + budget
+        self.stores = Stores(main_code, self.deadline)
         self.tensors = []
         self.by_id = {}
         self.torch = None
@@ -169,12 +173,12 @@ class _Taking:
                 roles.optimizers.append(value)
             else:
                 host += self._add(kind, value, host)
-            if len(self.tensors) & 1023 == 1023 and time.monotonic() > self.deadline:
+            if len(self.tensors) & 1023 == 1023 and time.monotonic() > self.gather_deadline:
                 self.result.partial = 'time: not every tensor was read'
                 break
         value = None
         if roles is not None and self.tensors:
-            roles.resolve(self.deadline)
+            roles.resolve()
             roles.add_optimizer_states()
             for gradient in roles.add_gradients(list(self.tensors)):
                 if id(gradient) not in self.by_id:
@@ -214,7 +218,7 @@ class _Taking:
     def _walk(self, wanted):
         # The census's own containers are reachable from nothing the walk starts at, except through the
         # frame that called us; it is not among `frames`.
-        walk = Walk(self.deadline, [id(globals()), id(self), id(self.tensors)])
+        walk = Walk(self.walk_deadline, [id(globals()), id(self), id(self.tensors)])
         roots, self.module_names = [], {}
         for name, module in list(sys.modules.items()):
             if module is None or id(module) in self.module_names or type(name) is not str:
@@ -233,6 +237,7 @@ class _Taking:
             self.result.partial = self.result.partial or 'time: not the whole heap was walked'
         chains = {}
         self.walk_complete = walk.complete
+        walk.deadline = self.chain_deadline
         try:
             parents = walk.parents(walk.found)
         except OutOfTime:

@@ -6,9 +6,8 @@ object's place in its level tells which chunk discovered it, so chains need no p
 import gc
 import sys
 import time
-import types
 
-CHUNK = 512
+CHUNK = 1024
 
 
 class OutOfTime(Exception):
@@ -55,22 +54,20 @@ class Walk:
                     self.levels.append(following)
                     self.segments.append(segments)
                     return
-                referents = get_referents(*level[start:start + CHUNK])
-                fresh = dict(zip(map(id, referents), referents))
-                for key in seen.intersection(fresh):
-                    del fresh[key]
-                if not fresh:
+                # What the collector does not track cannot lead to a tensor, nor is it one.
+                referents = list(filter(is_tracked, get_referents(*level[start:start + CHUNK])))
+                keys = list(map(id, referents))
+                # A small set less a large one: the other way round would look at all of the large one.
+                new = set(keys).difference(seen)
+                if not new:
                     continue
-                seen.update(fresh)
-                hit = remaining.intersection(fresh) if remaining else ()
-                if hit:
+                seen |= new
+                if remaining:
+                    hit = remaining & new
                     for key in hit:
                         self.found[key] = (len(self.levels), len(segments))
                     remaining -= hit
-                # What the collector does not track cannot lead to a tensor; wanted things are kept anyway
-                # by the caller. Frames and modules are containers that may be untracked.
-                kept = [value for value in fresh.values() if is_tracked(value) or id(type(value)) in _UNTRACKED]
-                following += kept
+                following += map(dict(zip(keys, referents)).__getitem__, new)
                 segments.append((len(following), start))
             if extra:
                 for value in extra:
@@ -144,8 +141,6 @@ class Walk:
                 high = middle
         return low
 
-
-_UNTRACKED = {id(types.FrameType), id(types.ModuleType), id(dict), id(types.GeneratorType)}
 
 
 def thread_frames(own_globals):

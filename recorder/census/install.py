@@ -105,6 +105,18 @@ def _before_collection(phase, info):
         report(TRIGGER_COLLECTION)
 
 
+def _is_of_the_program(frame):
+    """Not a library's: the script itself, or a module outside of where packages are installed."""
+    name = frame.f_globals.get('__name__', None)
+    file = frame.f_code.co_filename
+    if type(name) is not str or frame.f_globals is globals():
+        return False
+    if name == '__main__':
+        return True
+    return (name.partition('.')[0] not in ('torch', 'jax', 'cupy', 'importlib', 'runpy') and not file.startswith('<')
+            and '/site-packages/' not in file and '/dist-packages/' not in file and '/lib/python3' not in file)
+
+
 def _watch_return():
     """Has the interpreter (3.12 and later) tell when the outermost function that is running now, such as main(),
     returns: its locals are about to go, and at exit nobody could tell what they held."""
@@ -113,7 +125,7 @@ def _watch_return():
         return
     frame, outermost = sys._getframe(), None
     while frame is not None:
-        if frame.f_code.co_flags & 1 and frame.f_globals is not globals():  # CO_OPTIMIZED: a function
+        if frame.f_code.co_flags & 1 and _is_of_the_program(frame):  # CO_OPTIMIZED: a function
             outermost = frame.f_code
         frame = frame.f_back
     if outermost is None or any(code is outermost for code in _state['watched']):

@@ -282,7 +282,7 @@ class Roles:
     def add_module(self, module):
         self.modules[id(module)] = module
 
-    def resolve(self, deadline):
+    def resolve(self):
         for key, module in self.modules.items():
             for name, child in self._registered(module, '_modules'):
                 if id(child) in self.modules and id(child) != key:
