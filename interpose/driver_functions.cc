@@ -194,8 +194,14 @@ Capture CaptureOf(void* stream, Variant variant) {
     void* graph = nullptr;
     void* const* nodes = nullptr;
     size_t count = 0;
-    if (driver.stream_get_capture_info(handle, &status, &id, &graph, &nodes, &count) == 0 &&
-        status == kCaptureActive) {
+    int result = driver.stream_get_capture_info(handle, &status, &id, &graph, &nodes, &count);
+    if (result != 0) {
+      // With edge data (12.3) this ABI cannot tell the nodes; it still tells the graph.
+      nodes = nullptr;
+      count = 0;
+      result = driver.stream_get_capture_info(handle, &status, &id, &graph, nullptr, nullptr);
+    }
+    if (result == 0 && status == kCaptureActive) {
       capture.active = true;
       capture.graph = reinterpret_cast<uint64_t>(graph);
       capture.node = count != 0 && nodes != nullptr ? reinterpret_cast<uint64_t>(nodes[count - 1]) : 0;

@@ -71,6 +71,18 @@ void Describe(int device) {
   recorder::RecordDevice(device, name, uuid, total, static_cast<uint32_t>(version), 0);
 }
 
+// A call that took a number and was left by longjmp or an exception never gives it back, and everything
+// behind it would wait. A live ticket lies above `here` on the stack.
+void DropEscapedTicket(uintptr_t here) {
+  ThreadState& state = thread_state;
+  if (state.ticket == 0 || state.ticket > here) [[likely]] {
+    return;
+  }
+  recorder::CancelSequence(state.ticket_sequence);
+  state.ticket = 0;
+  state.handed_sequence = 0;
+}
+
 Event MakeEvent(const Proof& proof, const Facts& facts, Result result) {
   recorded_segments.fetch_add(1, std::memory_order_relaxed);
   Event event;
@@ -96,6 +108,7 @@ Event MakeEvent(const Proof& proof, const Facts& facts, Result result) {
 void Record(const Proof& proof, const Facts& facts, Result result) {
   const int saved_errno = errno;
   NoticeLoads();
+  DropEscapedTicket(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)));
   recorder::Record(MakeEvent(proof, facts, result));
   TellPending();
   errno = saved_errno;
@@ -103,28 +116,31 @@ void Record(const Proof& proof, const Facts& facts, Result result) {
 
 Ticket::Ticket(const Proof&) {
   const int saved_errno = errno;
+  DropEscapedTicket(reinterpret_cast<uintptr_t>(this));
   ThreadState& state = thread_state;
-  if (state.runtime_scope != 0 && state.handed_sequence != 0) {
+  if (state.runtime_scope > reinterpret_cast<uintptr_t>(this) && state.handed_sequence != 0) {
     sequence_ = state.handed_sequence;
     state.handed_sequence = 0;
   } else {
     sequence_ = recorder::ReserveSequence();
   }
+  Register();
   errno = saved_errno;
 }
 
 Ticket::Ticket(HandDown) : hands_down_(true) {
   const int saved_errno = errno;
-  thread_state.handed_sequence = recorder::ReserveSequence();
+  DropEscapedTicket(reinterpret_cast<uintptr_t>(this));
+  sequence_ = recorder::ReserveSequence();
+  thread_state.handed_sequence = sequence_;
+  Register();
+  sequence_ = 0;
   errno = saved_errno;
 }
 
 Ticket::~Ticket() {
   const int saved_errno = errno;
-  if (hands_down_) {
-    sequence_ = thread_state.handed_sequence;
-    thread_state.handed_sequence = 0;
-  }
+  Unregister();
   if (sequence_ != 0) {
     recorder::CancelSequence(sequence_);
   }
@@ -133,15 +149,32 @@ Ticket::~Ticket() {
 
 void Ticket::Record(const Proof& proof, const Facts& facts, Result result) {
   const int saved_errno = errno;
-  if (hands_down_) {
-    sequence_ = thread_state.handed_sequence;
-    thread_state.handed_sequence = 0;
-  }
+  Unregister();
   Event event = MakeEvent(proof, facts, result);
   event.sequence = sequence_;
   sequence_ = 0;
   recorder::Record(event);
+  TellPending();
   errno = saved_errno;
+}
+
+void Ticket::Register() {
+  if (thread_state.ticket == 0) {
+    thread_state.ticket = reinterpret_cast<uintptr_t>(this);
+    thread_state.ticket_sequence = sequence_;
+  }
+}
+
+// Also takes back a number that was handed down and that nobody below has used.
+void Ticket::Unregister() {
+  if (thread_state.ticket == reinterpret_cast<uintptr_t>(this)) {
+    thread_state.ticket = 0;
+  }
+  if (hands_down_) {
+    sequence_ = thread_state.handed_sequence;
+    thread_state.handed_sequence = 0;
+    hands_down_ = false;
+  }
 }
 
 void SampleDevice(int device, bool often) {

@@ -43,6 +43,9 @@ class Ticket {
   void Record(const Proof& proof, const Facts& facts, Result result);
 
  private:
+  void Register();
+  void Unregister();
+
   bool hands_down_ = false;
   uint64_t sequence_ = 0;
 };

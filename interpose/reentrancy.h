@@ -3,7 +3,8 @@
 //
 // A wrapper makes a scope object; only a scope that finds itself outermost can hand out a Proof, and
 // everything that records demands one. A scope remembers where on the stack it lives, so that one that was
-// left by longjmp is recognized (it lies below the newcomer) and does not silence the thread for ever.
+// left by longjmp is recognized (a live one lies above the newcomer) and does not silence the thread for
+// ever.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,10 @@ struct ThreadState {
   bool recorded_under_runtime;
   // A sequence number that the runtime function took for the driver function it will call.
   uint64_t handed_sequence;
+  // The outermost live Ticket (record.h) and its number, which must be given back when the call is escaped
+  // from.
+  uintptr_t ticket;
+  uint64_t ticket_sequence;
 };
 extern thread_local constinit ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
@@ -47,7 +52,7 @@ class DriverScope {
  public:
   explicit DriverScope(HookId id)
       : outermost_(Enabled() && (thread_state.driver_scope == 0 ||
-                                 thread_state.driver_scope < reinterpret_cast<uintptr_t>(this))),
+                                 thread_state.driver_scope <= reinterpret_cast<uintptr_t>(this))),
         id_(id) {
     if (outermost_) {
       thread_state.driver_scope = reinterpret_cast<uintptr_t>(this);
@@ -82,7 +87,7 @@ class RuntimeScope {
  public:
   explicit RuntimeScope(HookId id)
       : outermost_(Enabled() && (thread_state.runtime_scope == 0 ||
-                                 thread_state.runtime_scope < reinterpret_cast<uintptr_t>(this))) {
+                                 thread_state.runtime_scope <= reinterpret_cast<uintptr_t>(this))) {
     if (outermost_) {
       thread_state.runtime_scope = reinterpret_cast<uintptr_t>(this);
       thread_state.runtime_api = ApiOf(id);
@@ -116,7 +121,7 @@ class LibraryScope {
  public:
   explicit LibraryScope(HookId id)
       : outermost_(Enabled() && (thread_state.library_scope == 0 ||
-                                 thread_state.library_scope < reinterpret_cast<uintptr_t>(this))),
+                                 thread_state.library_scope <= reinterpret_cast<uintptr_t>(this))),
         id_(id) {
     if (outermost_) {
       thread_state.library_scope = reinterpret_cast<uintptr_t>(this);

@@ -14,7 +14,7 @@ uint64_t HalfBytesPerElement(int format) {
     case 0x9f:  // P010 and P016: 4:2:0, 16 bits
     case 0xa1:
       return 6;
-    case 0x91:  // BC1 (typeless variants follow it): 8 bytes per 4 × 4 block
+    case 0x91:  // BC1 and BC4: 8 bytes per 4 × 4 block
     case 0x92:
     case 0x97:
     case 0x98:

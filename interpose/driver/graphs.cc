@@ -24,6 +24,8 @@ constexpr int kNodeConditional = 13;
 // Graphs and executables that own memory nodes. When a map is full, every launch is recorded.
 constinit HandleMap<4096> memory_graphs;
 constinit HandleMap<4096> memory_executables;
+// Graphs that the program made before it captured into them: their capture's end makes no new one.
+constinit HandleMap<256> captured_into;
 std::atomic<bool> any_memory_node{false};
 std::atomic<bool> record_all_launches{false};
 
@@ -311,12 +313,20 @@ Result StreamBeginCaptureToGraph(Call<Result, void*, void*, void* const*, void*,
   const Result result = call(stream, graph, dependencies, edges, count, mode);
   if (result == 0) {
     CaptureBegan();
+    if (graph != nullptr) {
+      captured_into.Put(reinterpret_cast<uint64_t>(graph), 1);
+    }
   }
   return result;
 }
 
 Result StreamEndCapture(Call<Result, void*, void**> call, void* stream, void** graph) {
+  const DriverScope scope(call.id);
   const Result result = call(stream, graph);
+  const uint64_t captured = Written(graph, result);
+  if (scope.outermost() && captured != 0 && !captured_into.Erase(captured)) {
+    RecordHandle(scope, captured, result);
+  }
   // Of the errors, only these two leave a capture running.
   constexpr int kIllegalState = 401;  // CUDA_ERROR_ILLEGAL_STATE: this stream was not capturing
   constexpr int kWrongThread = 908;   // CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD

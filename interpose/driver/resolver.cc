@@ -29,18 +29,33 @@ constexpr int kNewestKnownVersion = 13999;
 
 // Which hook stands for the function that the driver returned for `name`; kCount when none surely does.
 HookId HookFor(const char* name, int version, Variant variant, void* returned) {
+  const HookId by_name = FindByBase(name, version, variant);
+  if (by_name == HookId::kCount) {
+    return by_name;
+  }
+  // An exported function says by its name exactly which ABI it is. Several names can share one address, so
+  // the names that this one may have are compared first, and the one that dladdr happens to give last.
+  const ElfImage driver = ImageOf(returned);
+  if (driver.valid()) {
+    if (driver.FindFunction(Row(by_name).symbol) == returned) {
+      return by_name;
+    }
+    for (size_t i = 0; i < kHookCount; ++i) {
+      if (kHookRows[i].library == Library::kDriver &&
+          std::strcmp(kHookRows[i].base, Row(by_name).base) == 0 &&
+          driver.FindFunction(kHookRows[i].symbol) == returned) {
+        return static_cast<HookId>(i);
+      }
+    }
+  }
   Dl_info info;
   if (dladdr(returned, &info) != 0 && info.dli_sname != nullptr && info.dli_saddr == returned) {
-    // The pointer is an exported function: its own name says exactly which ABI it is. Two names can share
-    // one address (cuMemAllocHost_v2 and others), hence the base must fit as well.
     const HookId by_symbol = FindBySymbol(info.dli_sname);
-    const HookId by_name = FindByBase(name, version, variant);
-    if (by_symbol == HookId::kCount || by_name == HookId::kCount) {
-      return HookId::kCount;
-    }
-    return std::strcmp(Row(by_symbol).base, Row(by_name).base) == 0 ? by_symbol : HookId::kCount;
+    return by_symbol != HookId::kCount && std::strcmp(Row(by_symbol).base, Row(by_name).base) == 0
+               ? by_symbol
+               : HookId::kCount;
   }
-  return version <= kNewestKnownVersion ? FindByBase(name, version, variant) : HookId::kCount;
+  return version <= kNewestKnownVersion ? by_name : HookId::kCount;
 }
 
 void ReplaceAnswer(const char* name, void** function, int version, uint64_t flags) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <csetjmp>
 #include <cstdint>
 #include <string>
 
@@ -254,6 +255,32 @@ TEST_F(Doors, RuntimeCallsDriverOnceAndLendsItsName) {
   EXPECT_STREQ(gpumemtrace_test_api(1), "cudaFree");
   EXPECT_EQ(gpumemtrace_test_event(0).address, reinterpret_cast<uint64_t>(pointer));
   EXPECT_EQ(gpumemtrace_test_event(1).address, reinterpret_cast<uint64_t>(pointer));
+}
+
+jmp_buf escape;
+
+// A call that is left by longjmp or by an exception must not silence its thread for ever.
+TEST_F(Doors, CallsThatAreEscapedFromLeaveTheThreadRecording) {
+  void* runtime = dlopen(FIXTURES "/libcudart.so.13", RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(runtime, nullptr) << dlerror();
+  auto allocate = reinterpret_cast<int (*)(void**, size_t)>(dlsym(runtime, "cudaMalloc"));
+  auto* on_escape = static_cast<void (**)()>(dlsym(runtime, "fixture_escape"));
+  ASSERT_NE(on_escape, nullptr);
+  void* pointer = nullptr;
+  *on_escape = [] { longjmp(escape, 1); };
+  if (setjmp(escape) == 0) {
+    allocate(&pointer, 4321);
+    FAIL() << "longjmp did not happen";
+  }
+  *on_escape = [] { throw 5; };
+  EXPECT_THROW(allocate(&pointer, 4321), int);
+  // A free that is escaped from gives its place in the order back with the next event.
+  auto release = reinterpret_cast<int (*)(void*)>(dlsym(runtime, "cudaFree"));
+  EXPECT_THROW(release(reinterpret_cast<void*>(4321)), int);
+  gpumemtrace_test_clear();
+  ASSERT_EQ(allocate(&pointer, 100), 0);
+  ASSERT_EQ(gpumemtrace_test_count(), 1);
+  EXPECT_STREQ(gpumemtrace_test_api(0), "cudaMalloc");
 }
 
 TEST_F(Doors, DriverEntryPointsOfTheRuntimeAreSubstituted) {

@@ -25,9 +25,8 @@ class Memory : public testing::Test {
     driver_ = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(driver_, nullptr) << dlerror();
     Call<int (*)(unsigned)>("cuInit")(0);
-    void* context = nullptr;
-    Call<int (*)(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 0);
-    ASSERT_EQ(Call<int (*)(void*)>("cuCtxSetCurrent")(context), 0);
+    Call<int (*)(void**, int)>("cuDevicePrimaryCtxRetain")(&context_, 0);
+    ASSERT_EQ(Call<int (*)(void*)>("cuCtxSetCurrent")(context_), 0);
     gpumemtrace_test_clear();
   }
   void TearDown() override { EXPECT_EQ(gpumemtrace_test_open_reservations(), 0); }
@@ -50,6 +49,7 @@ class Memory : public testing::Test {
   }
 
   void* driver_ = nullptr;
+  void* context_ = nullptr;
 };
 
 TEST_F(Memory, PitchedMemoryIsPitchTimesHeight) {
@@ -134,7 +134,7 @@ TEST_F(Memory, VirtualMemoryIsRecordedStepByStep) {
   EXPECT_EQ(gpumemtrace_test_event(1).device, 0);
   EXPECT_EQ(gpumemtrace_test_event(2).address, range);
   EXPECT_EQ(gpumemtrace_test_event(2).argument[0], handle);
-  EXPECT_EQ(gpumemtrace_test_event(3).argument[1], range);
+  EXPECT_EQ(gpumemtrace_test_event(3).argument[0], range);
 }
 
 TEST_F(Memory, CapturedAllocationsAreNodesAndLiveOnLaunch) {
@@ -151,6 +151,9 @@ TEST_F(Memory, CapturedAllocationsAreNodesAndLiveOnLaunch) {
   EXPECT_TRUE(Of(EventKind::kFree).empty());
   ASSERT_EQ(Of(EventKind::kGraphAllocateNode).size(), 1u);
   ASSERT_EQ(Of(EventKind::kGraphFreeNode).size(), 1u);
+  // The capture made the graph, once.
+  ASSERT_EQ(Of(EventKind::kHandleCreate).size(), 1u);
+  EXPECT_EQ(Of(EventKind::kHandleCreate)[0].address, reinterpret_cast<uint64_t>(graph));
   const Event node = Of(EventKind::kGraphAllocateNode)[0];
   EXPECT_EQ(node.address, pointer);
   EXPECT_EQ(node.size, 4096u);
@@ -206,14 +209,15 @@ TEST_F(Memory, HandlesAreCounted) {
 TEST_F(Memory, AFreeComesBeforeTheNextBirthOfItsAddress) {
   auto allocate = Call<int (*)(uint64_t*, size_t)>("cuMemAlloc_v2");
   auto release = Call<int (*)(uint64_t)>("cuMemFree_v2");
+  auto set_current = Call<int (*)(void*)>("cuCtxSetCurrent");
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
+      set_current(context_);
       for (int i = 0; i < 500; ++i) {
         uint64_t pointer = 0;
-        if (allocate(&pointer, 4096) == 0) {
-          release(pointer);
-        }
+        ASSERT_EQ(allocate(&pointer, 4096), 0);
+        ASSERT_EQ(release(pointer), 0);
       }
     });
   }
