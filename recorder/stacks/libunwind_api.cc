@@ -70,6 +70,10 @@ const char* PrepareLibunwind() {
   return nullptr;
 }
 
+bool HaveLibunwind() {
+  return true;
+}
+
 int LibunwindBacktrace(std::span<void*> addresses) {
   if (!g_used.exchange(true, std::memory_order_acq_rel)) {
     // The default cache is shared and guarded by a lock with all signals blocked: two system calls for each
@@ -97,6 +101,8 @@ using FlushCache = void (*)(void*, unsigned long, unsigned long);
 constinit std::atomic<Backtrace> g_backtrace{nullptr};
 constinit std::atomic<FlushCache> g_flush{nullptr};
 constinit std::atomic<void**> g_space{nullptr};
+constinit std::atomic<SetCachingPolicy> g_set_policy{nullptr};
+constinit std::atomic<bool> g_used{false};
 
 }  // namespace
 
@@ -111,7 +117,7 @@ const char* PrepareLibunwind() {
   auto flush = reinterpret_cast<FlushCache>(dlsym(handle, "_Ux86_64_flush_cache"));
   auto backtrace = reinterpret_cast<Backtrace>(dlsym(handle, "unw_backtrace"));
   if (backtrace == nullptr) return "libunwind.so.8 has no unw_backtrace: native stacks may be cut short";
-  if (space != nullptr && set_policy != nullptr) set_policy(*space, kCachePerThread);
+  g_set_policy.store(set_policy, std::memory_order_release);
   if (space != nullptr && flush != nullptr) {
     g_flush.store(flush, std::memory_order_release);
     g_space.store(space, std::memory_order_release);
@@ -120,14 +126,25 @@ const char* PrepareLibunwind() {
   return nullptr;
 }
 
+bool HaveLibunwind() {
+  return g_backtrace.load(std::memory_order_acquire) != nullptr;
+}
+
 int LibunwindBacktrace(std::span<void*> addresses) {
   const Backtrace backtrace = g_backtrace.load(std::memory_order_acquire);
+  // Its first call opens a pipe, which we cannot prevent here: not before a stack needs it.
+  if (backtrace != nullptr && !g_used.exchange(true, std::memory_order_acq_rel)) {
+    void** space = g_space.load(std::memory_order_acquire);
+    const SetCachingPolicy set_policy = g_set_policy.load(std::memory_order_acquire);
+    if (space != nullptr && set_policy != nullptr) set_policy(*space, kCachePerThread);
+  }
   return backtrace != nullptr ? backtrace(addresses.data(), static_cast<int>(addresses.size())) : -1;
 }
 
 void LibunwindForget() {
   void** space = g_space.load(std::memory_order_acquire);
   const FlushCache flush = g_flush.load(std::memory_order_acquire);
+  if (!g_used.load(std::memory_order_acquire)) return;
   if (space != nullptr && flush != nullptr) flush(*space, 0, 0);
 }
 

@@ -9,6 +9,8 @@ namespace gpumemtrace::recorder::stacks {
 // Opens libunwind where it is not linked in. Takes the loader's lock. Returns null, or why there is none.
 const char* PrepareLibunwind();
 
+bool HaveLibunwind();
+
 // Return addresses of the calling thread, innermost first; the first lies in this function's caller's
 // caller or further in, so callers drop frames of their own. −1 when there is no libunwind.
 int LibunwindBacktrace(std::span<void*> addresses);

@@ -240,7 +240,10 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
     const Step step = StepOut(registers, thread, generation, frame);
     if (step == Step::kOutermost) break;
     if (step == Step::kLost) [[unlikely]] {
-      return WalkByLibunwind(thread, stop, most, first);
+      if (HaveLibunwind()) return WalkByLibunwind(thread, stop, most, first);
+      // What was found is better than nothing.
+      cut = true;
+      break;
     }
   }
   if (reused + fresh > kMaxFrames) return WalkByLibunwind(thread, stop, most, first);
