@@ -46,10 +46,9 @@ class Run:
         return max(self.traces, key=lambda p: p.stat().st_size) if self.traces else None
 
 
-def run(command, *, folder, name, shim=None, env=None, timeout=120, cwd=None):
-    """Runs `command` once; with `shim` set it is preloaded and the traces go to folder/name*.pb. Never raises."""
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+def environment(env, shim, folder, name):
+    """The environment of one run: ours without leftovers, `env` on top (None takes a variable out), and, with `shim`
+    set, the preload and where the traces go."""
     merged = dict(os.environ)
     for variable in list(merged):
         if variable.startswith("GPUMEMTRACE"):
@@ -62,6 +61,14 @@ def run(command, *, folder, name, shim=None, env=None, timeout=120, cwd=None):
         before = merged.get("LD_PRELOAD")
         merged["LD_PRELOAD"] = str(shim) + (f":{before}" if before else "")
         merged.setdefault("GPUMEMTRACE_OUT", str(folder / f"{name}.%p.pb"))
+    return merged
+
+
+def run(command, *, folder, name, shim=None, env=None, timeout=120, cwd=None):
+    """Runs `command` once; with `shim` set it is preloaded and the traces go to folder/name*.pb. Never raises."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    merged = environment(env, shim, folder, name)
     for old in folder.glob(glob.escape(name) + ".*.pb"):  # of an earlier run in the same folder
         old.unlink()
     start = time.monotonic()
