@@ -3,6 +3,7 @@ trace with gpumem-analyze, reading the simulated driver's own ledger."""
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -53,7 +54,9 @@ class Result:
         lines = err.splitlines(True)
         # What the shim says goes to stderr, one line each, under its name.
         self.said = [line for line in lines if line.startswith("gpumemtrace:")]
-        self.err = "".join(line for line in lines if not line.startswith("gpumemtrace:"))
+        own = "".join(line for line in lines if not line.startswith("gpumemtrace:"))
+        # Python's warning of fork() in a process with threads names the process.
+        self.err = re.sub(r"pid=\d+", "pid=N", own)
         self.raw_err = err
 
     def traces(self):

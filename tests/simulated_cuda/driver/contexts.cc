@@ -1,5 +1,8 @@
 // Initialization, devices, contexts, modules, errors.
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -20,12 +23,32 @@ CUresult Push(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
+// The real driver has threads of its own from the first context on; programs can see that (Python warns of
+// fork() in a process with threads).
+void StartDriverThread() {
+  static bool started = false;
+  if (started) return;
+  started = true;
+  pthread_t thread;
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const auto run = [](void*) -> void* {
+    pthread_setname_np(pthread_self(), "cuda-EvtHandlr");
+    for (;;) pause();
+  };
+  if (pthread_create(&thread, nullptr, run, nullptr) == 0) pthread_detach(thread);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 CUresult CreateContext(CUcontext* out, int device) {
   State& state = GetState();
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= state.device_count) return CUDA_ERROR_INVALID_DEVICE;
   if (!Charge(device, state.context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto* context = new CUctx_st{device, false, state.context_bytes};
+  StartDriverThread();
   state.contexts.insert(context);
   *out = context;
   return Push(context);
@@ -54,6 +77,7 @@ CUresult BringUpPrimary(Device& device) {
   State& state = GetState();
   if (PrimaryUp(device)) return CUDA_SUCCESS;
   if (!Charge(device.primary.device, state.context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  StartDriverThread();
   device.primary.bytes = state.context_bytes;
   state.contexts.insert(&device.primary);
   return CUDA_SUCCESS;
