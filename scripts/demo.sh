@@ -23,7 +23,7 @@ if has_gpu_and_torch; then
   echo "recording a PyTorch training loop on $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
   GPUMEMTRACE_OUT=$trace LD_PRELOAD=$shim python3 tests/gpu/workloads/torch_demo.py
 else
-  ninja -C build/release gpumemtrace gpumem-analyze tests/simulated_cuda/all tests/programs/all --quiet
+  ninja -C build/release gpumemtrace gpumem-analyze simulated_torch --quiet
   echo "no NVIDIA GPU with PyTorch here: recording the training loop on the simulated CUDA (tests/simulated_cuda)"
   GPUMEMTRACE_OUT=$trace tests/programs/run_simulated.sh build/release "$shim" tests/programs/train.py
 fi
