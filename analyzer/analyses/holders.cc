@@ -143,6 +143,7 @@ std::string HeldBy::Describe() const {
   for (size_t i = 0; i < facts.size(); ++i) absl::StrAppend(&result, i == 0 ? " (" : ", ", facts[i]);
   if (!facts.empty()) result += ")";
   if (!detail.empty()) absl::StrAppend(&result, "; ", detail);
+  if (!reason.empty()) absl::StrAppend(&result, kind == "none" ? ": " : "; ", reason);
   return result;
 }
 
@@ -456,6 +457,17 @@ void Holders::Conclude(const Findings& findings, Symbolizer& symbols) {
       if (group.holder >= 0) groups.push_back(&group);
     }
     largest_ = Collect(census, groups, findings, symbols);
+  }
+  // What grew was not seen as allocations (a pool that shows only its segments): the collections of tensors
+  // are the candidates, and are called so.
+  for (size_t g = 0; g < findings.growth.size(); ++g) {
+    if (findings.growth[g].kind != GrowthKind::kUnattributed) continue;
+    for (const HeldBy& held : largest_) {
+      if (held.tensors < 8 || held.items < 8 || held.shapes > held.tensors / 2) continue;
+      by_growth_[g].push_back(held);
+      by_growth_[g].back().reason = "a collection of many device tensors; that it grew was not seen";
+      if (by_growth_[g].size() == 3) break;
+    }
   }
   ConcludePeaks(findings, by_origin, symbols);
 }

@@ -33,8 +33,13 @@ bool Contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// Api names that say that memory was shared with another process.
+// PyTorch's own code that shares memory with another process was seen on a stack, or a driver call that does.
 bool SharesMemory(const TraceModel& model) {
+  if (std::any_of(model.code_objects.begin(), model.code_objects.end(), [&](const CodeObjectInfo& code) {
+        return model.String(code.file).ends_with("torch/multiprocessing/reductions.py");
+      })) {
+    return true;
+  }
   return std::any_of(model.strings.begin(), model.strings.end(), [](const std::string& text) {
     return text == "cudaIpcGetMemHandle" || text == "cuIpcGetMemHandle";
   });

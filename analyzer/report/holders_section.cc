@@ -71,7 +71,6 @@ std::string Row(const HeldBy& held) {
     row += (held.kind == "frame" ? ", running at " : ", stored at ") + stores;
   }
   row += ": " + Facts(held);
-  if (!held.reason.empty()) row += "; " + held.reason;
   return Printable(row);
 }
 

@@ -210,6 +210,8 @@ class Namer:
                 return 2, [Step('.' + inside[0], owner=owner, name=inside[0], module=class_module(cls))]
         if child is cls:
             return 1, [Step('.__class__')]
+        if type_name(cls) == 'ndarray' and owner.startswith('cupy') and c_attribute(value, cls, 'base') is child:
+            return 1, [Step('.base')]
         name = self._attribute(value, child)
         if name is not None:
             return 1, [Step('.' + name, owner=owner, name=name, module=class_module(cls))]
