@@ -96,10 +96,10 @@ void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
     out.Field("host", process);
     const uint64_t end = std::max(ledger.last_time_us(), model.has_end ? model.end.time_us() : 0);
     const uint64_t start = header.clock().monotonic_ns() / 1000;
-    out.Field("recorded", absl::StrCat(FormatWallTime(WallTime(model, start), "%Y-%m-%d %H:%M:%S UTC"), ", ",
-                                       FormatDuration(end > start ? end - start : 0),
-                                       header.producer().empty() ? "" : ", by gpumemtrace ",
-                                       Printable(header.producer())));
+    out.Field("recorded",
+              absl::StrCat(FormatWallTime(WallTime(model, start), "%Y-%m-%d %H:%M:%S UTC"), ", ",
+                           FormatDuration(end > start ? end - start : 0),
+                           header.producer().empty() ? "" : ", by ", Printable(header.producer())));
   }
   for (const Device& device : model.devices) {
     std::string text = absl::StrCat(Printable(device.name()), ", ", FormatBytes(device.total_memory()));

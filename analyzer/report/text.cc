@@ -173,6 +173,7 @@ void TextWriter::Table(const std::vector<std::vector<std::string>>& rows, const 
       text_ += row[i];
       if (i + 1 < row.size()) text_.append(to_right ? 2 : padding + 2, ' ');
     }
+    while (text_.ends_with(' ')) text_.pop_back();
     text_ += '\n';
   }
 }

@@ -65,7 +65,11 @@ void EventDecoder::Decode(const ReadyPacket& packet) {
   const Content& content = packet.content();
   interruptions_.clear();
   next_interruption_ = 0;
-  for (const Mark& mark : content.mark()) interruptions_.emplace_back(mark.sequence(), ToMark(mark));
+  // Where there are many, they are compressed together with the definitions.
+  for (const Content* part : {packet.definitions(), &content}) {
+    if (part == nullptr) continue;
+    for (const Mark& mark : part->mark()) interruptions_.emplace_back(mark.sequence(), ToMark(mark));
+  }
   for (const DeviceMemory& memory : content.device_memory()) {
     interruptions_.emplace_back(memory.sequence(), ToReading(memory));
   }

@@ -22,7 +22,9 @@ Interner::Interner(TraceModel& model) : model_(model) {
 }
 
 Interner::FrameKey Interner::KeyOf(const FrameInfo& frame) {
-  return {frame.module, frame.code_object, frame.offset, frame.instruction, frame.entry};
+  // Native frames have no instruction; 0 in a trace, −1 by default.
+  return {frame.module, frame.code_object, frame.offset, frame.is_python() ? frame.instruction : 0,
+          frame.entry};
 }
 
 Interner::SiteKey Interner::KeyOf(const SiteInfo& site) {

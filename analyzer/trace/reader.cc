@@ -13,7 +13,7 @@
 #include "analyzer/trace/definitions.h"
 #include "analyzer/trace/event_decoder.h"
 #include "analyzer/trace/framing.h"
-#include "analyzer/trace/packet.h"
+#include "analyzer/trace/packet_source.h"
 #include "analyzer/trace/ring_recovery.h"
 
 namespace gpumemtrace::analyzer {
@@ -97,45 +97,60 @@ class TraceAssembler {
   uint64_t id_limit_ = 0;
 };
 
+// What the framer found and what the decoder found, as one.
+void Merge(const DamageReport& framing, DamageReport& damage) {
+  damage.cut = framing.cut;
+  damage.cut_at = framing.cut_at;
+  damage.packets_lost += framing.packets_lost;
+  damage.bytes_skipped += framing.bytes_skipped;
+  if (!framing.first_fault.empty() &&
+      (damage.first_fault.empty() || framing.first_damage_at < damage.first_damage_at)) {
+    damage.first_fault = framing.first_fault;
+    damage.first_damage_at = framing.first_damage_at;
+  }
+}
+
+// From this size on a second thread pays.
+constexpr uint64_t kThreadedBytes = 4u << 20;
+
 ReadResult ReadStream(ByteSource source, uint64_t total_bytes, const std::string& name,
                       const ReaderOptions& options, TraceModel& model, TraceSink& sink) {
   ReadResult result;
-  PacketFramer framer(std::move(source), result.damage);
+  DamageReport framing;
+  PacketSource packets(std::move(source), framing, total_bytes >= kThreadedBytes);
   TraceAssembler assembler(name, model, sink, result);
-  ReadyPacket packet;
-  PacketFramer::Frame frame;
   uint64_t skipped = 0;
-  while (framer.Next(frame)) {
-    packet.offset = frame.offset;
-    packet.after_damage = frame.after_damage;
-    if (frame.after_damage) {
-      assembler.Skipped(result.damage.bytes_skipped - skipped + kMaxPacketBytes);
-      skipped = result.damage.bytes_skipped;
+  while (const FramedPacket* framed = packets.Next()) {
+    const ReadyPacket& packet = framed->packet;
+    if (packet.after_damage) {
+      assembler.Skipped(framed->bytes_skipped - skipped + kMaxPacketBytes);
+      skipped = framed->bytes_skipped;
     }
-    if (!packet.Load(frame.content)) {
-      PacketFramer::NoteDamage(result.damage, frame.offset, packet.fault());
+    if (!framed->loaded) {
+      PacketFramer::NoteDamage(result.damage, packet.offset, packet.fault());
       ++result.damage.packets_lost;
       continue;
     }
     if (!assembler.Add(packet)) return result;
-    if (options.progress) options.progress(framer.offset(), std::max(total_bytes, framer.offset()));
+    if (options.progress) options.progress(framed->end_offset, std::max(total_bytes, framed->end_offset));
   }
-  result.bytes = framer.offset();
-  if (framer.read_error() != 0) {
+  packets.Finish();
+  Merge(framing, result.damage);
+  result.bytes = packets.bytes();
+  if (packets.read_error() != 0) {
     result.fault = TraceFault::kCannotRead;
-    result.message = absl::StrCat(name, ": cannot read on at byte ", framer.offset(), ": ",
-                                  std::strerror(framer.read_error()));
+    result.message = absl::StrCat(name, ": cannot read on at byte ", packets.bytes(), ": ",
+                                  std::strerror(packets.read_error()));
     return result;
   }
   if (result.packets == 0) {
     result.fault = TraceFault::kNotATrace;
-    if (result.bytes == 0) {
-      result.message = absl::StrCat(
-          name, ": empty: nothing was recorded, or the process was killed before its first write");
-    } else {
-      result.message = absl::StrCat(name, ": not a trace of gpumemtrace (no valid packet in ", result.bytes,
-                                    " bytes); give the trace.pb that the recorder named on stderr");
-    }
+    result.message =
+        result.bytes == 0
+            ? absl::StrCat(name,
+                           ": empty: nothing was recorded, or the process was killed before its first write")
+            : absl::StrCat(name, ": not a trace of gpumemtrace (no valid packet in ", result.bytes,
+                           " bytes); give the trace.pb that the recorder named on stderr");
     return result;
   }
   assembler.Finish(options);

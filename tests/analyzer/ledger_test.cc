@@ -42,7 +42,7 @@ struct Bench {
   void Run() {
     builder.Finish();
     const analyzer::ReadResult result =
-        analyzer::ReadTraceBytes(builder.bytes(), "test.pb", {.recover = false}, model, ledger);
+        analyzer::ReadTraceBytes(builder.bytes(), "test.pb", WithoutRings(), model, ledger);
     EXPECT_EQ(result.message, "");
     EXPECT_FALSE(result.damage.any()) << result.damage.first_fault;
     ledger.Finish();
@@ -368,7 +368,7 @@ TEST_P(AgainstNaive, LiveSetAndPeaksAreEqualAfterEveryEvent) {
   builder.Finish();
   TraceModel model;
   CollectingSink sink;
-  analyzer::ReadTraceBytes(builder.bytes(), "test.pb", {.recover = false}, model, sink);
+  analyzer::ReadTraceBytes(builder.bytes(), "test.pb", WithoutRings(), model, sink);
   ASSERT_EQ(sink.events.size(), events.size());
 
   Ledger ledger(model);

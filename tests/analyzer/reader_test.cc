@@ -157,8 +157,10 @@ TEST(Reader, EndsCarryBirthAndSizeOfTheirObject) {
   EXPECT_EQ(events[3].address, 0x7000u);
 }
 
-TEST(Reader, MarksAndReadingsComeInTheirPlace) {
-  TraceBuilder builder({.events_per_packet = 100000});
+class MarksInPlace : public testing::TestWithParam<bool> {};
+
+TEST_P(MarksInPlace, MarksAndReadingsComeBetweenTheirEvents) {
+  TraceBuilder builder({.events_per_packet = 100000, .compress_definitions = GetParam()});
   std::vector<size_t> places;
   for (size_t i = 0; i < 5000; ++i) {
     builder.Add({.kind = EventKind::kHandleCreate, .address = 0x1000 + i});
@@ -176,6 +178,7 @@ TEST(Reader, MarksAndReadingsComeInTheirPlace) {
   EXPECT_EQ(reading.sink.readings[0].total, 100u);
   EXPECT_EQ(reading.model.String(reading.sink.marks[0].text), "step");
 }
+INSTANTIATE_TEST_SUITE_P(Compressed, MarksInPlace, testing::Bool());
 
 TEST(Reader, StacksComeInnermostFirst) {
   TraceBuilder builder;

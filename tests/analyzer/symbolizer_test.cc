@@ -56,7 +56,8 @@ struct Loaded {
 
 // The first one whose path ends in `name`; "" = this program.
 Loaded FindLoaded(const std::string& name) {
-  Loaded loaded{.name = name};
+  Loaded loaded;
+  loaded.name = name;
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
         Loaded& out = *static_cast<Loaded*>(data);
@@ -184,7 +185,8 @@ TEST_F(SymbolizerTest, StrippedObjectsStillHaveTheirDynamicSymbols) {
   ASSERT_NE(module, nullptr) << why;
   const auto locations = module->Locate(reinterpret_cast<uint64_t>(&std::abort) + 1 - libc.bias);
   ASSERT_FALSE(locations.empty());
-  EXPECT_EQ(locations.back().function, "abort");
+  // Of several names for one address any will do ("abort", "__GI_abort").
+  EXPECT_NE(locations.back().function.find("abort"), std::string::npos);
   EXPECT_TRUE(module->Locate(~uint64_t{0} - 5).empty());
 }
 

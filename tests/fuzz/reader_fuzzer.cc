@@ -15,9 +15,13 @@ namespace {
 void Read(std::span<const char> bytes) {
   TraceModel model;
   Ledger ledger(model);
-  ReadTraceBytes(bytes, "fuzz", {.recover = false}, model, ledger);
+  ReaderOptions options;
+  options.recover = false;
+  ReadTraceBytes(bytes, "fuzz", options, model, ledger);
   ledger.Finish();
-  Symbolizer symbolizer(model, {.native = false});
+  SymbolizerOptions names;
+  names.native = false;
+  Symbolizer symbolizer(model, names);
   for (FrameId frame = 0; frame < model.frames.size() && frame < 64; ++frame) symbolizer.Resolve(frame);
   for (SiteId site = 0; site < model.sites.size() && site < 64; ++site) symbolizer.Merge(model.sites[site]);
 }

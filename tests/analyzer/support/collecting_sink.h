@@ -7,6 +7,13 @@
 
 namespace gpumemtrace::tests {
 
+// Leaves rings alone, whatever the trace says.
+inline analyzer::ReaderOptions WithoutRings() {
+  analyzer::ReaderOptions options;
+  options.recover = false;
+  return options;
+}
+
 class CollectingSink : public analyzer::TraceSink {
  public:
   void OnEvents(std::span<const analyzer::TraceEvent> batch) override {

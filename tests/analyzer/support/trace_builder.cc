@@ -307,6 +307,7 @@ void TraceBuilder::Flush() {
     definitions.mutable_stack_nodes()->Swap(content_.mutable_stack_nodes());
     definitions.mutable_thread()->Swap(content_.mutable_thread());
     definitions.mutable_site()->Swap(content_.mutable_site());
+    definitions.mutable_mark()->Swap(content_.mutable_mark());
     const std::string raw = definitions.SerializeAsString();
     if (!raw.empty()) {
       gpumemtrace::Compressed& compressed = *content_.mutable_compressed_definitions();
