@@ -112,7 +112,7 @@ def main():
     if options.truth:
         manifest = {e["id"].split("_")[0]: e for e in json.loads(pathlib.Path(options.truth).read_text())}
     cases, rows = [], []
-    folder = pathlib.Path(options.cases)
+    folder = pathlib.Path(options.cases).resolve()
     for path in sorted([*folder.glob("*.py"), *folder.glob("*.cu")]):
         if not re.match(r"(case)?\d", path.name) or not common.chosen(path.name, options.only):
             continue

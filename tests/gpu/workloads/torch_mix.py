@@ -30,7 +30,7 @@ def known_hold():
     return sum(t.untyped_storage().nbytes() for t in keep)
 
 
-def random_alloc_free(rounds=6000):
+def random_alloc_free(rounds=12000):
     live = []
     for _ in range(rounds):
         if live and rng.random() < 0.5:
@@ -155,6 +155,7 @@ torch.cuda.empty_cache()
 if not NO_CACHING:
     phase(limited_out_of_memory)
 last = [torch.full((1000 + i,), i, device=dev) for i in range(10)]
+checksum = sum(float(t.sum()) for t in last)
 torch.cuda.synchronize()
 
 stats = torch.cuda.memory_stats()
@@ -169,4 +170,4 @@ with open(f"{NUMBERS}.{os.getpid()}.json", "w") as f:
         "segments": stats.get("segment.all.allocated"), "ooms": stats.get("num_ooms"),
         "device_used": total - free,
     }, f)
-print("phases", len(phases), "checksum", sum(float(t.sum()) for t in last))
+print("phases", len(phases), "checksum", checksum)
