@@ -8,7 +8,7 @@ build=$(cd "$1" && pwd)
 shim=$2
 shift 2
 simulated="$build/tests/simulated_cuda"
-PYTHONPATH="$simulated/python${PYTHONPATH:+:$PYTHONPATH}"
+PYTHONPATH="$simulated/python/site-packages${PYTHONPATH:+:$PYTHONPATH}"
 LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$simulated/lib"
 export PYTHONPATH LD_LIBRARY_PATH
 if [ -n "$shim" ]; then

@@ -6,6 +6,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -100,9 +101,9 @@ struct Allocation {
 };
 
 struct State {
-  bool initialized = false;
+  std::atomic<bool> initialized{false};
   // Set in a child of a process in which CUDA was up.
-  bool forked = false;
+  std::atomic<bool> forked{false};
   int device_count = 1;
   size_t context_bytes = 0;
   Device devices[kMaxDevices];
