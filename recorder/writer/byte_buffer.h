@@ -45,6 +45,8 @@ class ByteBuffer {
     if (!bytes_.Reserve(size)) failed_ = true;
     return !failed_;
   }
+  // Forgets all but the first `size` bytes.
+  void Shrink(size_t size) { bytes_.Shrink(size); }
   void Clear() {
     bytes_.Clear();
     failed_ = false;

@@ -69,7 +69,8 @@ uint32_t EventEncoder::FindSite(SiteKey key) {
     Site& site = sites_[id - 1];
     if (site.restart != restarts_) {
       site.restart = restarts_;
-      site.last_address = site.last_size = site.last_argument[0] = site.last_argument[1] = 0;
+      site.last_address = site.last_size = 0;
+      if (site.arguments != 0) arguments_[site.arguments - 1] = {};
       DefineSite(id, key);
     }
     return id;
@@ -154,6 +155,10 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   const uint32_t id = FindSite(key);
   if (id == 0) return false;
   Site& site = sites_[id - 1];
+  if (!block && site.arguments == 0) {
+    if (!arguments_.Push({})) return false;
+    site.arguments = static_cast<uint32_t>(arguments_.size());
+  }
   if (columns::BeginsObject(kind) && !failed) {
     live_.Insert({event.address, next_index_, event.sequence, event.size, kind, 0});
   }
@@ -198,10 +203,10 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
       live_block_bytes_ -= birth.size;
     }
   } else {
+    uint64_t* last = arguments_[site.arguments - 1].last;
     for (unsigned i = 0; i < 2; ++i) {
-      Put(i == 0 ? kArgument0 : kArgument1,
-          ZigZag(static_cast<int64_t>(optional[i] - site.last_argument[i])));
-      site.last_argument[i] = optional[i];
+      Put(i == 0 ? kArgument0 : kArgument1, ZigZag(static_cast<int64_t>(optional[i] - last[i])));
+      last[i] = optional[i];
     }
   }
   ++count_;

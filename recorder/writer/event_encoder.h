@@ -60,11 +60,16 @@ class EventEncoder {
   };
   struct Site {
     SiteKey key;
-    // The restart (counted from 1) after which it was last defined, and for which the predictors hold.
-    uint64_t restart;
     uint64_t last_address;
     uint64_t last_size;
-    uint64_t last_argument[2];
+    // The restart (counted from 1) after which it was last defined, and for which the predictors hold.
+    uint32_t restart;
+    // Place of its last arguments in arguments_, plus 1; 0 = none yet. Blocks, the most of all sites, have
+    // none.
+    uint32_t arguments;
+  };
+  struct Arguments {
+    uint64_t last[2];
   };
   struct SizeCount {
     uint64_t hash;
@@ -103,6 +108,7 @@ class EventEncoder {
   const std::span<const char* const> api_names_;
 
   Array<Site> sites_;
+  Array<Arguments> arguments_;
   HashIndex site_index_;
   Array<SizeCount> size_counts_;
   HashIndex size_count_index_;
@@ -112,7 +118,7 @@ class EventEncoder {
   uint64_t live_blocks_ = 0;
   uint64_t live_block_bytes_ = 0;
 
-  uint64_t restarts_ = 0;
+  uint32_t restarts_ = 0;
   bool restart_ = false;
   uint64_t next_index_ = 0;
   uint64_t first_index_ = 0;

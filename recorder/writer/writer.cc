@@ -229,7 +229,7 @@ void Writer::EncodeMark(const ring_file::MarkRecord& record, uint32_t thread) {
   if (text_id != 0) message.add_uint32(fields::kMarkText, text_id);
   if (domain_id != 0) message.add_uint32(fields::kMarkDomain, domain_id);
   if (record.number != 0) message.add_uint64(fields::kMarkNumber, record.number);
-  AddMessage(others_, fields::kContentMark, message_);
+  AddMessage(marks_, fields::kContentMark, message_);
 }
 
 void Writer::EncodeMemory(const ring_file::DeviceMemoryRecord& record) {
@@ -315,8 +315,9 @@ int Writer::EncodeAll() {
     const size_t columns = encoder_.bytes();
     const size_t definitions = dictionary_.PendingBytes();
     const bool full = columns >= kFullColumns || definitions >= kFullDefinitions ||
-                      others_.size() >= kFullOthers || encoder_.count() >= kMostEvents;
-    if (full && (open_rings_ == 0 || columns + definitions + others_.size() >= kHardLimit)) {
+                      others_.size() >= kFullOthers || marks_.size() >= kFullOthers ||
+                      encoder_.count() >= kMostEvents;
+    if (full && (open_rings_ == 0 || columns + definitions + others_.size() + marks_.size() >= kHardLimit)) {
       const int error = EndPacket(false);
       if (error < 0) return error;
       BeginPacket();
@@ -364,7 +365,8 @@ int Writer::EndPacket(bool last) {
     state->position = state->prefix < state->total ? items_[state->first + state->prefix].begin : state->head;
     moved |= state->position != state->settled;
   }
-  if (!moved && !last && encoder_.count() == 0 && others_.empty() && dictionary_.PendingBytes() == 0) {
+  if (!moved && !last && encoder_.count() == 0 && others_.empty() && marks_.empty() &&
+      dictionary_.PendingBytes() == 0) {
     return 0;
   }
 
@@ -376,6 +378,9 @@ int Writer::EndPacket(bool last) {
   scratch_.Clear();
   dictionary_.AppendPending(definitions_, names_);
   dictionary_.ClearPending();
+  // Marks go with them for the time of this packet only: they do not survive it.
+  const size_t kept = definitions_.size();
+  definitions_.Append(marks_.data(), marks_.size());
   if (definitions_.size() >= kCompressDefinitions && compressor_.Compress(definitions_.span(), compressed_)) {
     message_.Clear();
     ProtoWriter message(message_);
@@ -386,6 +391,7 @@ int Writer::EndPacket(bool last) {
   } else {
     content_.Append(definitions_.data(), definitions_.size());
   }
+  definitions_.Shrink(kept);
   content_.Append(names_.data(), names_.size());
   encoder_.Finish(compressor_, content_);
   content_.Append(others_.data(), others_.size());
@@ -443,7 +449,8 @@ int Writer::FramePacket() {
   packet_.Varint(scratch_.size() + content_.size());
   packet_.Append(scratch_.data(), scratch_.size());
   packet_.Append(content_.data(), content_.size());
-  if (packet_.failed() || content_.failed() || others_.failed() || definitions_.failed() || names_.failed()) {
+  if (packet_.failed() || content_.failed() || others_.failed() || marks_.failed() || definitions_.failed() ||
+      names_.failed()) {
     last_error_ = ENOMEM;
     packet_.Clear();
     return -ENOMEM;
@@ -469,6 +476,7 @@ int Writer::WritePacket() {
   gap_events_ = 0;
   definitions_.Clear();
   names_.Clear();
+  marks_.Clear();
   others_.Clear();
   others_.Trim(size_t{1} << 20);
   for (RingState* state : states_) state->written = state->position;
@@ -503,6 +511,7 @@ void Writer::GiveUpPacket() {
   // and readings go with the events.
   if (definitions_.failed()) definitions_.Clear();
   if (names_.failed()) names_.Clear();
+  marks_.Clear();
   others_.Clear();
   Settle();
 }

@@ -152,7 +152,9 @@ class Writer {
   // Rings whose encoded items are not all at the front: no packet may end now.
   uint32_t open_rings_ = 0;
 
-  // Marks, readings, notes and other messages of the packet that is being made.
+  // Marks of the packet that is being made (some libraries make many, and they compress well), and readings,
+  // notes and other messages.
+  ByteBuffer marks_;
   ByteBuffer others_;
   ByteBuffer message_;
   ByteBuffer scratch_;

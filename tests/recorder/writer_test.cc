@@ -412,6 +412,34 @@ TEST(Writer, MarksAndReadings) {
   EXPECT_EQ(trace.device_memory[0].device(), 1);
 }
 
+// Some libraries name every operation: such marks are compressed.
+TEST(Writer, ManyMarksAreSmall) {
+  WriterBench bench;
+  auto& slot = bench.NewThread(1, "main");
+  constexpr uint64_t kMarks = 3000;
+  for (uint64_t i = 0; i < kMarks; ++i) {
+    const std::string text = "XLA#operation=" + std::to_string(i % 7) + "#";
+    auto* mark = bench.New<ring_file::MarkRecord>(slot, ring_file::RecordKind::kMark, text.size());
+    ASSERT_NE(mark, nullptr);
+    mark->header.detail = i % 2 == 0 ? Mark::PUSH : Mark::POP;
+    mark->header.flags = Mark::NVTX;
+    mark->sequence = i + 1;
+    mark->time_ns = i * 10'000;
+    mark->text_bytes = static_cast<uint32_t>(text.size());
+    std::memcpy(mark + 1, text.data(), text.size());
+    slot.ring.Publish();
+  }
+  bench.next_sequence = kMarks + 1;
+  ASSERT_EQ(bench.writer->Finish(), 0);
+  DecodedTrace trace = bench.Decode();
+  ASSERT_EQ(trace.marks.size(), kMarks);
+  for (uint64_t i = 0; i < kMarks; ++i) {
+    ASSERT_EQ(trace.marks[i].sequence(), i + 1);
+    ASSERT_EQ(trace.strings[trace.marks[i].text()], "XLA#operation=" + std::to_string(i % 7) + "#");
+  }
+  EXPECT_LT(ReadFileBytes(bench.path).size(), kMarks * 8);
+}
+
 // A reader that lost packets goes on from a restart: it finds the sites that are in use defined again.
 TEST(Writer, RestartsDefineTheirSitesAgain) {
   WriterBench bench;

@@ -187,6 +187,7 @@ class TraceDecoder {
         return fail_("compressed definitions do not decode");
       }
       if (!Definitions(definitions)) return false;
+      trace_.marks.insert(trace_.marks.end(), definitions.mark().begin(), definitions.mark().end());
     }
     if (!Definitions(content)) return false;
     const auto& names = content.stack_name();
