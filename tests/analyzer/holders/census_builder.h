@@ -21,8 +21,9 @@ class CensusBuilder {
   }
 
   // `path`: of the holder; "" = not told. Tensors with the same path share the holder.
-  void Tensor(uint64_t address, uint64_t bytes, const std::string& path, Census::Role role = Census::ROLE_UNKNOWN,
-              Holder::Kind kind = Holder::NAME, uint32_t flags = 0) {
+  void Tensor(uint64_t address, uint64_t bytes, const std::string& path,
+              Census::Role role = Census::ROLE_UNKNOWN, Holder::Kind kind = Holder::NAME,
+              uint32_t flags = 0) {
     uint32_t holder = 0;
     if (!path.empty()) {
       const uint32_t text = Text(path);

@@ -30,7 +30,8 @@ class HoldersTest : public ::testing::Test {
     return static_cast<SiteId>(model_.sites.size() - 1);
   }
 
-  void Event(SiteId site, uint64_t address, uint64_t time_us, uint64_t birth = kNoIndex, uint32_t object = kNoSlot) {
+  void Event(SiteId site, uint64_t address, uint64_t time_us, uint64_t birth = kNoIndex,
+             uint32_t object = kNoSlot) {
     TraceEvent event;
     event.index = next_;
     event.sequence = next_;
@@ -51,7 +52,8 @@ class HoldersTest : public ::testing::Test {
 
   void Give(const CensusBuilder& census, uint64_t sequence, uint64_t time_us) {
     Content content;
-    for (const CensusPart& part : census.Parts(2, sequence, sequence, time_us)) *content.add_census_part() = part;
+    for (const CensusPart& part : census.Parts(2, sequence, sequence, time_us))
+      *content.add_census_part() = part;
     ledger_.OnContent(content);
   }
 
@@ -59,7 +61,8 @@ class HoldersTest : public ::testing::Test {
   void AllocateBlocks(int count) {
     if (block_site_ == 0) block_site_ = Site(EventKind::kBlockAllocate, Space::kDevice, kMiB, 1);
     for (int i = 1; i <= count; ++i) {
-      Event(block_site_, static_cast<uint64_t>(i) << 24, static_cast<uint64_t>(i) * 1000, kNoIndex, object_++);
+      Event(block_site_, static_cast<uint64_t>(i) << 24, static_cast<uint64_t>(i) * 1000, kNoIndex,
+            object_++);
     }
   }
 
@@ -222,8 +225,8 @@ TEST_F(HoldersTest, PeakByRoleSumsToThePeak) {
 TEST_F(HoldersTest, TheCensusThatSawTheMostIsAsked) {
   AllocateBlocks(5);
   CensusBuilder during;
-  for (uint64_t i = 1; i <= 5; ++i) during.Tensor(i << 24, kMiB, "frame train.py:8 in main 'kept'[…]",
-                                                  Census::ROLE_UNKNOWN, Holder::FRAME);
+  for (uint64_t i = 1; i <= 5; ++i)
+    during.Tensor(i << 24, kMiB, "frame train.py:8 in main 'kept'[…]", Census::ROLE_UNKNOWN, Holder::FRAME);
   Give(during, 5, 6000);
   const SiteId freed = Site(EventKind::kBlockFree, Space::kDevice, kMiB, 1);
   ++next_;
