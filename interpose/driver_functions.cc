@@ -146,7 +146,8 @@ uint64_t CurrentOwnContext() {
     return 0;
   }
   void* context = nullptr;
-  if (Driver().ctx_get_current == nullptr || Driver().ctx_get_current(&context) != 0) {
+  const auto get_current = Driver().ctx_get_current;
+  if (get_current == nullptr || get_current(&context) != 0) {
     return 0;
   }
   const auto number = reinterpret_cast<uint64_t>(context);

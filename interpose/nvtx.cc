@@ -63,7 +63,7 @@ class Narrow {
   explicit Narrow(const wchar_t* wide) {
     size_t length = 0;
     for (; wide != nullptr && *wide != L'\0' && length + 5 < sizeof(text_); ++wide) {
-      const auto code = static_cast<uint32_t>(*wide);
+      const auto code = static_cast<uint32_t>(*wide);  // NOLINT(bugprone-signed-char-misuse): 32 bits, not 8
       const auto put = [&](uint32_t byte) { text_[length++] = static_cast<char>(byte); };
       if (code < 0x80) {
         put(code);

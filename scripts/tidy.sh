@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 tidy=$(command -v clang-tidy-14 || command -v clang-tidy)
 [ -f build/release/compile_commands.json ] || { echo "configure first: cmake --preset release" >&2; exit 1; }
 case "${1:-rooms}" in
-  rooms) files=$(find interpose recorder -name '*.cc' | sort) ;;
-  all) files=$(find interpose recorder analyzer -name '*.cc' | sort) ;;
+  rooms) files=$(find interpose recorder -name '*.cc' -not -path '*/benchmarks/*' | sort) ;;
+  all) files=$(find interpose recorder analyzer -name '*.cc' -not -path '*/benchmarks/*' | sort) ;;
   *) files=$* ;;
 esac
 # Only what the build compiles: a file for another processor, say, has no compile command.
