@@ -23,6 +23,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   analyzer::CommandContext context;
   analyzer::AddReportCommand(app, context);
+  analyzer::AddCheckCommand(app, context);
+  analyzer::AddDiffCommand(app, context);
   analyzer::AddOptionsCommand(app, context);
 
   // `gpumem-analyze trace.pb` is short for `gpumem-analyze report trace.pb`.

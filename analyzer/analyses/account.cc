@@ -72,7 +72,8 @@ Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps) {
   return moment;
 }
 
-FragmentationMoment Name(const PoolPicture& picture, Collector& collector, Places& places, const Steps& steps) {
+FragmentationMoment Name(const PoolPicture& picture, Collector& collector, Places& places,
+                         const Steps& steps) {
   FragmentationMoment moment;
   moment.moment = MomentOf(picture.index, picture.time_us, steps);
   moment.reserved = picture.reserved;
@@ -123,6 +124,7 @@ std::vector<DeviceAccount> MakeAccounts(Collector& collector, const Steps& steps
     account.max_used = device->max_used;
     const Peak which = MainPeak(*device);
     const HighWater& high = device->peak[which];
+    const uint64_t launches = device->launch_bytes;
     account.at_peak = Sum(collector, *device, true, which);
     account.at_peak.moment = MomentOf(high.index, high.time_us, steps);
     // A reading that came after the peak is better than none.
@@ -138,12 +140,15 @@ std::vector<DeviceAccount> MakeAccounts(Collector& collector, const Steps& steps
     if (device->last_reading.valid && collector.last_time_us() > device->last_reading.time_us) {
       account.at_end.reading_age_us = collector.last_time_us() - device->last_reading.time_us;
     }
+    account.at_peak.launches = launches;
+    account.at_end.launches = launches;
     accounts.push_back(std::move(account));
   }
   return accounts;
 }
 
-std::vector<FragmentationFinding> FindFragmentation(Collector& collector, Places& places, const Steps& steps) {
+std::vector<FragmentationFinding> FindFragmentation(Collector& collector, Places& places,
+                                                    const Steps& steps) {
   std::vector<FragmentationFinding> findings;
   for (const auto& [number, device] : collector.devices()) {
     if (device->block_births == 0 || device->reported_reserved_peak == 0) continue;
@@ -155,7 +160,8 @@ std::vector<FragmentationFinding> FindFragmentation(Collector& collector, Places
     finding.needless_bytes = device->needless_bytes;
     std::map<GroupId, uint64_t> by_line;
     for (const ReserveGrowth& growth : device->growth) {
-      if (growth.needless != 0) by_line[places.Merged(collector.origins()[growth.origin].group)] += growth.needless;
+      if (growth.needless != 0)
+        by_line[places.Merged(collector.origins()[growth.origin].group)] += growth.needless;
     }
     for (const auto& [group, bytes] : by_line) {
       if (bytes > finding.needless_place_bytes) {
@@ -164,13 +170,16 @@ std::vector<FragmentationFinding> FindFragmentation(Collector& collector, Places
       }
     }
     if (device->worst.index != kNoIndex) finding.worst = Name(device->worst, collector, places, steps);
-    const PoolPicture last = collector.pools().Picture(number, collector.last_index(), collector.last_time_us());
+    const PoolPicture last =
+        collector.pools().Picture(number, collector.last_index(), collector.last_time_us());
     finding.last = Name(last, collector, places, steps);
     finding.streams = std::max(device->worst.streams, last.streams);
-    // A pool in which long-lived blocks keep much from being given back or used again, and that took more memory
-    // for it: a quarter of what was reserved lies in holes, and the reserve is well above what was ever needed.
+    // A pool in which long-lived blocks keep much from being given back or used again, and that took more
+    // memory for it: a quarter of what was reserved lies in holes, and the reserve is well above what was
+    // ever needed.
     const uint64_t waste = finding.reserved_peak - std::min(finding.reserved_peak, finding.allocated_peak);
-    const bool holes = finding.worst.gap_bytes * 4 >= finding.reserved_peak && finding.worst.gap_bytes >= (64u << 20);
+    const bool holes =
+        finding.worst.gap_bytes * 4 >= finding.reserved_peak && finding.worst.gap_bytes >= (64u << 20);
     const bool taken = finding.needless_bytes * 8 >= finding.reserved_peak;
     finding.headline = holes && taken && waste * 5 >= finding.reserved_peak;
     findings.push_back(std::move(finding));
@@ -251,7 +260,8 @@ std::vector<ErrorFinding> FindErrors(Collector& collector, Places& places, const
   for (const ErrorRecord& record : collector.errors()) {
     const SiteInfo& info = collector.model().Site(record.site);
     // An allocator's block that was born before tracing, or in a lost part, is no mistake of the program.
-    if (record.kind == ErrorFinding::Kind::kUnknownFree && (IsBlock(info.kind) || collector.gaps() != 0)) continue;
+    if (record.kind == ErrorFinding::Kind::kUnknownFree && (IsBlock(info.kind) || collector.gaps() != 0))
+      continue;
     ErrorFinding finding;
     finding.kind = record.kind;
     finding.api = std::string(collector.model().String(info.api));

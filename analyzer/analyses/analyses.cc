@@ -1,5 +1,7 @@
 #include "analyzer/analyses/analyses.h"
 
+#include <map>
+
 #include "analyzer/analyses/account.h"
 #include "analyzer/analyses/collector.h"
 #include "analyzer/analyses/growth.h"
@@ -14,7 +16,7 @@ namespace gpumemtrace::analyzer {
 class Analyses::Implementation {
  public:
   Implementation(Ledger& ledger, const AnalysesOptions& options)
-      : options_(options), collector_(ledger.model(), options.user_code) {
+      : options_(options), collector_(ledger.model(), options.user_code, options.snapshots) {
     ledger.AddObserver(&collector_);
   }
 
@@ -35,6 +37,7 @@ class Analyses::Implementation {
       findings.timelines.push_back({number, device->timeline.points()});
     }
     Summarize(places, findings);
+    NameSnapshots(places, findings);
     findings.verdict = MakeVerdict(findings, collector_.changes(), collector_.gaps());
     findings.concluded = true;
   }
@@ -45,10 +48,12 @@ class Analyses::Implementation {
     if (suppressions.empty()) return;
     for (GrowthFinding& growth : findings.growth) {
       for (OriginId origin : growth.origins) {
-        for (const MergedFrame& frame : symbols.Merge(collector_.model().Site(collector_.origins()[origin].site))) {
+        for (const MergedFrame& frame :
+             symbols.Merge(collector_.model().Site(collector_.origins()[origin].site))) {
           for (const Location& location : symbols.Resolve(frame.frame)) {
-            for (std::string_view name : {std::string_view(location.function), std::string_view(location.file),
-                                          std::string_view(location.module)}) {
+            for (std::string_view name :
+                 {std::string_view(location.function), std::string_view(location.file),
+                  std::string_view(location.module)}) {
               const std::string_view pattern = suppressions.Match(name);
               if (pattern.empty() || growth.suppressed) continue;
               growth.suppressed = true;
@@ -84,7 +89,36 @@ class Analyses::Implementation {
       }
       findings.origins.push_back(std::move(summary));
     }
-    for (GroupId group = 0; group < origins.group_count(); ++group) findings.groups.push_back(places.OfGroup(group));
+    for (GroupId group = 0; group < origins.group_count(); ++group)
+      findings.groups.push_back(places.OfGroup(group));
+  }
+
+  void NameSnapshots(Places& places, Findings& findings) {
+    for (size_t i = 0; i < collector_.snapshots().size(); ++i) {
+      Snapshot snapshot;
+      snapshot.index = options_.snapshots[i];
+      snapshot.taken = true;
+      std::map<GroupId, SharePlace> lines;
+      const auto& usage = collector_.snapshots()[i];
+      for (OriginId id = 0; id < usage.size(); ++id) {
+        const Origin& origin = collector_.origins()[id];
+        const bool counts = origin.level == Level::kBlock ||
+                            (origin.level == Level::kSegment && !collector_.allocator_origin(id));
+        if (!counts || usage[id].second == 0) continue;
+        const GroupId group = places.Merged(origin.group);
+        SharePlace& line = lines[group];
+        line.group = group;
+        line.bytes += usage[id].first;
+        line.count += usage[id].second;
+        line.origins.push_back({id, usage[id].first, usage[id].second});
+        snapshot.bytes += usage[id].first;
+      }
+      for (auto& [group, line] : lines) {
+        line.place = places.OfGroup(group);
+        snapshot.by_line.push_back(std::move(line));
+      }
+      findings.snapshots.push_back(std::move(snapshot));
+    }
   }
 
   AnalysesOptions options_;
@@ -95,6 +129,8 @@ Analyses::Analyses(Ledger& ledger, const AnalysesOptions& options)
     : implementation_(std::make_unique<Implementation>(ledger, options)) {}
 Analyses::~Analyses() = default;
 
-void Analyses::Conclude(Symbolizer& symbols) { implementation_->Conclude(symbols, findings_); }
+void Analyses::Conclude(Symbolizer& symbols) {
+  implementation_->Conclude(symbols, findings_);
+}
 
 }  // namespace gpumemtrace::analyzer

@@ -19,6 +19,8 @@ struct AnalysesOptions {
   std::vector<std::string> suppressions;
   // Take these NVTX ranges as steps, whatever else is there.
   std::string step_range;
+  // Event indices, ascending: note what is live just before each.
+  std::vector<uint64_t> snapshots;
 };
 
 class Analyses {

@@ -90,6 +90,7 @@ void Collector::OnChanges(const Ledger&, std::span<const Change> changes) {
   last_time_us_ = changes.back().time_us;
   change_count_ += changes.size();
   for (const Change& change : changes) {
+    if (change.index >= next_snapshot_) TakeSnapshots(change.index);
     switch (change.kind) {
       case ChangeKind::kBirth:
         Birth(change);
@@ -107,6 +108,9 @@ void Collector::OnChanges(const Ledger&, std::span<const Change> changes) {
       case ChangeKind::kFailed:
         Failure(change);
         break;
+      case ChangeKind::kLaunch:
+        Launch(change);
+        break;
       case ChangeKind::kUnknownFree:
         Error((change.flags & kChangeDoubleFree) != 0 ? ErrorFinding::Kind::kDoubleFree
                                                       : ErrorFinding::Kind::kUnknownFree,
@@ -118,6 +122,55 @@ void Collector::OnChanges(const Ledger&, std::span<const Change> changes) {
   }
 }
 
+void Collector::TakeSnapshots(uint64_t index) {
+  while (snapshots_.size() < snapshot_indices_.size() && snapshot_indices_[snapshots_.size()] <= index) {
+    auto& snapshot = snapshots_.emplace_back();
+    for (const Usage& usage : usage_) snapshot.emplace_back(usage.bytes, usage.count);
+  }
+  next_snapshot_ =
+      snapshots_.size() < snapshot_indices_.size() ? snapshot_indices_[snapshots_.size()] : kNoIndex;
+}
+
+void Collector::See(const Change& change) {
+  PendingSegment& pending = pending_segment_;
+  if (pending.slot != kNoSlot) {
+    const bool own = change.level == Level::kBlock && change.segment == pending.slot;
+    if (!own) loops_.See(pending.site, pending.index, pending.time_us);
+    pending.slot = kNoSlot;
+  }
+  const SiteId site = change.cause != 0 ? change.cause : change.site;
+  last_birth_index_ = change.index;
+  last_birth_time_us_ = change.time_us;
+  if (change.level == Level::kHandle) {
+    // Libraries make streams and events in bulk, when a pool of them is first asked for one.
+    const std::string_view api = model_.String(model_.Site(site).api);
+    if (api.find("Stream") != std::string_view::npos || api.find("Event") != std::string_view::npos) return;
+  }
+  if (change.level == Level::kSegment && change.slot != kNoSlot) {
+    pending = {site, change.slot, change.index, change.time_us};
+  } else {
+    loops_.See(site, change.index, change.time_us);
+  }
+}
+
+void Collector::Launch(const Change& change) {
+  loops_.See(change.site, change.index, change.time_us);
+  if (change.size == 0) return;
+  // Not an allocation of its own: what the driver took for the kernel is part of what no call accounts for.
+  Change place = change;
+  place.level = Level::kReservation;
+  const OriginId origin = OriginOf(place);
+  DeviceState& device = Device(change.device);
+  device.launch_bytes += change.size;
+  for (auto& [known, bytes] : device.launches) {
+    if (known == origin) {
+      bytes += change.size;
+      return;
+    }
+  }
+  device.launches.emplace_back(origin, change.size);
+}
+
 void Collector::Birth(const Change& change) {
   const OriginId origin = OriginOf(change);
   DeviceState& device = Device(DeviceOf(change));
@@ -127,7 +180,7 @@ void Collector::Birth(const Change& change) {
   track.usage.Save(device.epoch);
   usage.Birth(change.index, change.size);
   track.usage.Birth(change.index, change.size);
-  loops_.See(change.cause != 0 ? change.cause : change.site, change.index, change.time_us);
+  See(change);
 
   if (change.level == Level::kBlock && change.segment != kNoSlot) {
     const LiveSlot* segment = pools_.slot(change.segment);
@@ -211,7 +264,8 @@ void Collector::Death(const Change& change) {
   }
   HighWater& peak = device.peak[which];
   if (change.birth_index <= peak.index && peak.index != kNoIndex) {
-    peak.past.push_back({change.birth_index, change.birth_time_us, change.index, change.address, change.size, origin});
+    peak.past.push_back(
+        {change.birth_index, change.birth_time_us, change.index, change.address, change.size, origin});
   }
   if (change.level == Level::kBlock || device.block_births == 0) {
     const uint64_t total = change.level == Level::kBlock ? device.blocks : device.segments + device.managed;
@@ -222,7 +276,8 @@ void Collector::Death(const Change& change) {
 }
 
 void Collector::Recent(DeviceState& device, const Change& change, OriginId origin, uint64_t total) {
-  device.timeline.Add(change.index, change.time_us, total, device.reported_reserved, device.last_reading.used);
+  device.timeline.Add(change.index, change.time_us, total, device.reported_reserved,
+                      device.last_reading.used);
   if (device.recent == 0) {
     // After a valley: a new peak begins when a twentieth is regained.
     if (total < device.valley + device.valley / 20) return;
@@ -289,13 +344,12 @@ void Collector::Reserve(DeviceState& device, const Change& change, OriginId orig
     device.needless_bytes += growth.grown;
   }
   Grow(device, growth);
-  // A picture of the pool costs a walk over the live set: taken only when things are clearly worse than in the
-  // last one.
+  // A picture of the pool costs a walk over the live set: taken only when things are clearly worse than in
+  // the last one.
   const uint64_t free = reserved - std::min(reserved, change.reported_allocated);
   const int64_t gaps = pools_.gaps(change.device);
-  const uint64_t measure = pools_.maps_memory(change.device)
-                               ? free
-                               : static_cast<uint64_t>(std::max<int64_t>(0, gaps));
+  const uint64_t measure =
+      pools_.maps_memory(change.device) ? free : static_cast<uint64_t>(std::max<int64_t>(0, gaps));
   if (measure > device.worst_measure + device.worst_measure / 20 + (1 << 20)) {
     device.worst_measure = measure;
     device.worst = pools_.Picture(change.device, change.index, change.time_us);
@@ -336,7 +390,8 @@ uint64_t Collector::OtherSegments(const DeviceState& device) const {
 void Collector::Failure(const Change& change) {
   const SiteInfo& site = model_.Site(change.cause != 0 ? change.cause : change.site);
   const bool driver = change.kind == ChangeKind::kFailed;
-  // Of the driver's failures only "out of memory" is one (2 in both CUDA APIs); the rest are errors of the caller.
+  // Of the driver's failures only "out of memory" is one (2 in both CUDA APIs); the rest are errors of the
+  // caller.
   if (driver && site.result != 2) {
     Error(ErrorFinding::Kind::kFailedCall, change);
     return;
@@ -429,6 +484,11 @@ void Collector::OnDeviceReading(const Ledger& ledger, const DeviceReading& readi
 }
 
 void Collector::OnEnd(const Ledger&) {
+  TakeSnapshots(kNoIndex);
+  if (pending_segment_.slot != kNoSlot) {
+    loops_.See(pending_segment_.site, pending_segment_.index, pending_segment_.time_us);
+    pending_segment_.slot = kNoSlot;
+  }
   for (auto& [number, device] : devices_) {
     if (device->recent != 0) FinishRecent(*device);
   }

@@ -64,6 +64,9 @@ struct DeviceState {
   uint64_t needless_bytes = 0;
   PoolPicture worst;
   uint64_t worst_measure = 0;
+  // Device memory that fell away at the first launch of kernels, in all and by where they were launched.
+  uint64_t launch_bytes = 0;
+  std::vector<std::pair<OriginId, uint64_t>> launches;
 };
 
 struct OutOfMemoryRecord {
@@ -99,8 +102,11 @@ struct MarkSeries {
 
 class Collector : public LedgerObserver {
  public:
-  Collector(const TraceModel& model, const std::vector<std::string>& user_code)
-      : model_(model), origins_(model, user_code), loops_(model, origins_) {}
+  Collector(const TraceModel& model, const std::vector<std::string>& user_code,
+            const std::vector<uint64_t>& snapshots)
+      : model_(model), origins_(model, user_code), loops_(model, origins_), snapshot_indices_(snapshots) {
+    if (!snapshot_indices_.empty()) next_snapshot_ = snapshot_indices_.front();
+  }
 
   void OnChanges(const Ledger& ledger, std::span<const Change> changes) override;
   void OnMark(const Ledger& ledger, const TraceMark& mark) override;
@@ -114,17 +120,23 @@ class Collector : public LedgerObserver {
   const std::vector<Usage>& usage() const { return usage_; }
   const std::vector<Track>& tracks() const { return tracks_; }
   uint32_t track_of(OriginId origin) const { return track_of_[origin]; }
-  bool allocator_origin(OriginId origin) const { return origin < allocator_origin_.size() && allocator_origin_[origin]; }
+  bool allocator_origin(OriginId origin) const {
+    return origin < allocator_origin_.size() && allocator_origin_[origin];
+  }
   const std::map<int32_t, std::unique_ptr<DeviceState>>& devices() const { return devices_; }
   const Pools& pools() const { return pools_; }
   const std::vector<OutOfMemoryRecord>& out_of_memory() const { return out_of_memory_; }
   uint64_t out_of_memory_count() const { return out_of_memory_count_; }
   const std::vector<ErrorRecord>& errors() const { return errors_; }
   const std::map<std::string, MarkSeries>& marks() const { return marks_; }
+  // By snapshot and origin: bytes and count.
+  const std::vector<std::vector<std::pair<uint64_t, uint64_t>>>& snapshots() const { return snapshots_; }
   uint64_t first_index() const { return first_index_; }
   uint64_t last_index() const { return last_index_; }
   uint64_t first_time_us() const { return first_time_us_; }
   uint64_t last_time_us() const { return last_time_us_; }
+  uint64_t last_birth_index() const { return last_birth_index_; }
+  uint64_t last_birth_time_us() const { return last_birth_time_us_; }
   uint64_t changes() const { return change_count_; }
   uint64_t gaps() const { return gaps_; }
 
@@ -132,6 +144,9 @@ class Collector : public LedgerObserver {
   void Birth(const Change& change);
   void Death(const Change& change);
   void Failure(const Change& change);
+  void Launch(const Change& change);
+  void See(const Change& change);
+  void TakeSnapshots(uint64_t index);
   void Reserve(DeviceState& device, const Change& change, OriginId origin);
   void Grow(DeviceState& device, const ReserveGrowth& growth);
   void Recent(DeviceState& device, const Change& change, OriginId origin, uint64_t total);
@@ -147,8 +162,8 @@ class Collector : public LedgerObserver {
   OriginTable origins_;
   LoopFinder loops_;
   Pools pools_;
-  std::vector<Usage> usage_;          // by origin
-  std::vector<uint32_t> track_of_;    // by origin
+  std::vector<Usage> usage_;        // by origin
+  std::vector<uint32_t> track_of_;  // by origin
   std::vector<bool> allocator_origin_;
   std::vector<Track> tracks_;
   absl::flat_hash_map<std::pair<uint64_t, uint64_t>, uint32_t> track_index_;
@@ -163,8 +178,22 @@ class Collector : public LedgerObserver {
   uint64_t last_index_ = 0;
   uint64_t first_time_us_ = 0;
   uint64_t last_time_us_ = 0;
+  uint64_t last_birth_index_ = 0;
+  uint64_t last_birth_time_us_ = 0;
   uint64_t change_count_ = 0;
   uint64_t gaps_ = 0;
+  // A segment that was just made. When the next birth is a block in it, a caching allocator made it on behalf
+  // of that block, and the program's line ran once, not twice.
+  struct PendingSegment {
+    SiteId site = 0;
+    uint32_t slot = kNoSlot;
+    uint64_t index = 0;
+    uint64_t time_us = 0;
+  };
+  PendingSegment pending_segment_;
+  std::vector<uint64_t> snapshot_indices_;
+  uint64_t next_snapshot_ = kNoIndex;
+  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> snapshots_;
 };
 
 // Where the bytes of a segment count: on the device, on the host, or only perhaps on the device.

@@ -44,15 +44,17 @@ enum class StepSource : uint8_t {
   kNone,           // nothing repeats: equal slices of the event stream stand in for steps
   kExplicitMarks,  // gpumemtrace_step
   kNvtxRanges,
-  kOptimizer,      // calls of optimizers on Python stacks
-  kPythonLoop,     // a loop in the program's own Python code
-  kNativeLoop,     // a loop in native code
-  kPeriodicity,    // the event stream repeats
+  kOptimizer,    // calls of optimizers on Python stacks
+  kPythonLoop,   // a loop in the program's own Python code
+  kNativeLoop,   // a loop in native code
+  kPeriodicity,  // the event stream repeats
 };
 std::string_view StepSourceName(StepSource source);
 
 struct Steps {
   StepSource source = StepSource::kNone;
+  // Only repetitions of one stack speak for these steps: one call that allocates many times looks the same.
+  bool weak = false;
   // One sentence for the report: what was taken as a step.
   std::string description;
   Place place;  // of the loop or the optimizer call
@@ -75,20 +77,29 @@ struct Steps {
 // Growth ----------------------------------------------------------------------------------------------------
 
 enum class GrowthKind : uint8_t {
-  kLeak,            // survivors in step after step, until the end
-  kSaturated,       // grew, then each new one replaced an old one
-  kSlowing,         // still grows, ever more slowly: a cache that fills
-  kOneOff,          // came in one or two steps and stayed: late state, a plan, a workspace
-  kSawtooth,        // grows and is dropped again and again; the floor is flat
-  kLongerSteps,     // the same number of objects, each larger than before
-  kSetup,           // made before the first step and kept
-  kStrandedCache,   // the allocator's own segments grow, what is allocated does not
-  kUnattributed,    // the device's free memory falls without any allocation that we saw
+  kLeak,           // survivors in step after step, until the end
+  kSaturated,      // grew, then each new one replaced an old one
+  kSlowing,        // still grows, ever more slowly: a cache that fills
+  kOneOff,         // came in one or two steps and stayed: late state, a plan, a workspace
+  kSawtooth,       // grows and is dropped again and again; the floor is flat
+  kLongerSteps,    // the same number of objects, each larger than before
+  kSetup,          // made before the first step and kept
+  kStrandedCache,  // the allocator's own segments grow, what is allocated does not
+  kUnattributed,   // the device's free memory falls without any allocation that we saw
 };
 std::string_view GrowthKindName(GrowthKind kind);
 
 // What would give the memory back, as far as the trace shows it.
-enum class Remedy : uint8_t { kUnknown, kReference, kGarbageCollector, kEmptyCache, kPhaseEnd, kExit, kDestroyHandle, kFree };
+enum class Remedy : uint8_t {
+  kUnknown,
+  kReference,
+  kGarbageCollector,
+  kEmptyCache,
+  kPhaseEnd,
+  kExit,
+  kDestroyHandle,
+  kFree
+};
 std::string_view RemedyName(Remedy remedy);
 
 struct CurvePoint {
@@ -113,7 +124,7 @@ struct GrowthFinding {
   double count_per_step = 0;
   uint64_t grown_bytes = 0;  // from its beginning to its end
   uint64_t grown_count = 0;
-  uint64_t live_bytes = 0;   // at the last step
+  uint64_t live_bytes = 0;  // at the last step
   uint64_t live_count = 0;
   uint64_t live_bytes_at_end = 0;
   double since_step = 0;
@@ -193,8 +204,8 @@ struct PeakAdvice {
   Kind kind = Kind::kDominantTemporary;
   Place place;
   int32_t device = -1;
-  uint64_t bytes = 0;        // that this place holds at the peak
-  uint64_t peak_without = 0; // estimate: highest other moment when these bytes are gone
+  uint64_t bytes = 0;         // that this place holds at the peak
+  uint64_t peak_without = 0;  // estimate: highest other moment when these bytes are gone
   // Strong enough to be the headline when nothing grows.
   bool headline = false;
   std::string text;
@@ -238,16 +249,17 @@ struct Account {
   Moment moment;
   // blocks + cache + Σ libraries + managed + unattributed = used.
   uint64_t blocks = 0;
-  uint64_t cache = 0;            // segments of caching allocators minus their blocks
-  uint64_t rounding = 0;         // part of `blocks`' surroundings that is known to be rounding
+  uint64_t cache = 0;                 // segments of caching allocators minus their blocks
+  uint64_t rounding = 0;              // part of `blocks`' surroundings that is known to be rounding
   std::vector<NamedShare> libraries;  // other segments, by who asked
-  uint64_t managed = 0;          // managed memory, which may live on the host: not part of the sum
-  int64_t unattributed = 0;      // context, modules, driver; other processes
+  uint64_t managed = 0;               // managed memory, which may live on the host: not part of the sum
+  int64_t unattributed = 0;           // context, modules, driver; other processes
+  uint64_t launches = 0;            // of these: fell away at the first launch of kernels (local memory, code)
   int64_t unattributed_before = 0;  // of these, already taken at the first reading
   uint64_t used = 0;
   uint64_t total = 0;
-  bool measured = false;         // a reading of the device exists
-  uint64_t reading_age_us = 0;   // how long before the moment it was taken
+  bool measured = false;        // a reading of the device exists
+  uint64_t reading_age_us = 0;  // how long before the moment it was taken
 };
 
 struct DeviceAccount {
@@ -282,9 +294,9 @@ struct FragmentationMoment {
   Moment moment;
   uint64_t reserved = 0;
   uint64_t allocated = 0;
-  uint64_t empty_segments_bytes = 0;  // cached, wholly free
-  uint64_t gap_bytes = 0;             // free inside segments that hold live blocks
-  uint64_t largest_fit = 0;           // largest request that needs no new memory
+  uint64_t empty_segments_bytes = 0;     // cached, wholly free
+  uint64_t gap_bytes = 0;                // free inside segments that hold live blocks
+  uint64_t largest_fit = 0;              // largest request that needs no new memory
   std::vector<SegmentPicture> segments;  // emptiest large ones first
   std::vector<Pin> pins;
 };
@@ -388,6 +400,15 @@ struct DeviceTimeline {
   std::vector<TimelinePoint> points;
 };
 
+// What was live just before one event (`diff --steps`).
+struct Snapshot {
+  uint64_t index = 0;
+  bool taken = false;
+  std::vector<SharePlace>
+      by_line;  // all devices and levels that count: blocks, and segments that hold no blocks
+  uint64_t bytes = 0;
+};
+
 struct OriginSummary {
   SiteId site = 0;  // any site of this origin: for stacks
   Level level = Level::kBlock;
@@ -420,6 +441,7 @@ struct Findings {
   std::vector<DeviceTimeline> timelines;
   std::vector<OriginSummary> origins;  // by OriginId
   std::vector<Place> groups;           // by GroupId
+  std::vector<Snapshot> snapshots;     // as asked for in AnalysesOptions
   Verdict verdict;
 };
 

@@ -2,11 +2,12 @@
 
 #include <array>
 
-
 namespace gpumemtrace::analyzer {
 namespace {
 
-bool Contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool Contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 std::string_view BaseName(std::string_view path) {
   const size_t slash = path.rfind('/');
@@ -21,13 +22,42 @@ bool HasPrefix(std::string_view path, const std::vector<std::string>& prefixes) 
 }
 
 // Packages whose frames stand between the user's line and the allocator.
-constexpr std::array<std::string_view, 36> kFrameworks = {
-    "torch",      "torchvision", "torchaudio",  "torchtext", "functorch",    "jax",       "jaxlib",
-    "flax",       "optax",       "haiku",       "equinox",   "chex",         "cupy",      "cupyx",
-    "cupy_backends", "numba",    "tensorflow",  "keras",     "triton",       "lightning", "pytorch_lightning",
-    "lightning_fabric", "accelerate", "deepspeed", "transformers", "peft",   "trl",       "timm",
-    "xformers",   "apex",        "bitsandbytes", "diffusers", "rmm",         "cudf",      "numpy",
-    "fairscale"};
+constexpr std::array<std::string_view, 36> kFrameworks = {"torch",
+                                                          "torchvision",
+                                                          "torchaudio",
+                                                          "torchtext",
+                                                          "functorch",
+                                                          "jax",
+                                                          "jaxlib",
+                                                          "flax",
+                                                          "optax",
+                                                          "haiku",
+                                                          "equinox",
+                                                          "chex",
+                                                          "cupy",
+                                                          "cupyx",
+                                                          "cupy_backends",
+                                                          "numba",
+                                                          "tensorflow",
+                                                          "keras",
+                                                          "triton",
+                                                          "lightning",
+                                                          "pytorch_lightning",
+                                                          "lightning_fabric",
+                                                          "accelerate",
+                                                          "deepspeed",
+                                                          "transformers",
+                                                          "peft",
+                                                          "trl",
+                                                          "timm",
+                                                          "xformers",
+                                                          "apex",
+                                                          "bitsandbytes",
+                                                          "diffusers",
+                                                          "rmm",
+                                                          "cudf",
+                                                          "numpy",
+                                                          "fairscale"};
 
 // The component after the last site-packages or dist-packages, else empty.
 std::string_view InstalledPackage(std::string_view file) {
@@ -51,17 +81,18 @@ bool InStandardLibrary(std::string_view file) {
 }
 
 bool InSystemFolder(std::string_view path) {
-  for (std::string_view prefix : {"/usr/lib", "/lib/", "/lib64/", "/usr/local/lib/", "/usr/local/cuda", "/opt/nvidia/",
-                                  "/usr/local/nvidia", "linux-vdso", "[vdso]"}) {
+  for (std::string_view prefix : {"/usr/lib", "/lib/", "/lib64/", "/usr/local/lib/", "/usr/local/cuda",
+                                  "/opt/nvidia/", "/usr/local/nvidia", "linux-vdso", "[vdso]"}) {
     if (path.starts_with(prefix)) return true;
   }
   return false;
 }
 
 constexpr std::array<std::string_view, 26> kLibraryPrefixes = {
-    "libcu",     "libnv",   "libtorch", "libc10",   "libnccl",  "libpython",    "libstdc++", "libgcc_s", "libc.so",
-    "libm.so",   "libdl",   "libpthread", "ld-linux", "libgomp", "libiomp",     "libmkl",    "libopenblas",
-    "libunwind", "libz.",   "libffi",   "libmpi",   "libucx",   "libtensorflow", "xla_",     "libjax",   "librt."};
+    "libcu",    "libnv",         "libtorch",    "libc10",    "libnccl",    "libpython", "libstdc++",
+    "libgcc_s", "libc.so",       "libm.so",     "libdl",     "libpthread", "ld-linux",  "libgomp",
+    "libiomp",  "libmkl",        "libopenblas", "libunwind", "libz.",      "libffi",    "libmpi",
+    "libucx",   "libtensorflow", "xla_",        "libjax",    "librt."};
 
 }  // namespace
 
@@ -77,7 +108,8 @@ CodeClass ClassifyPythonFile(std::string_view file, const std::vector<std::strin
     return CodeClass::kLibrary;
   }
   if (InStandardLibrary(file)) return CodeClass::kInterpreter;
-  // "<string>", "<stdin>" and notebook cells are the user's; generated code of torch.compile and dataclasses is not.
+  // "<string>", "<stdin>" and notebook cells are the user's; generated code of torch.compile and dataclasses
+  // is not.
   if (file.starts_with("<eval_with_key>") || file.starts_with("<attrs generated")) {
     return CodeClass::kFramework;
   }
@@ -104,8 +136,8 @@ CodeClass ClassifyModule(std::string_view path, std::string_view executable,
   if (path.empty() || IsCudaOrShim(path)) return CodeClass::kSystem;
   if (HasPrefix(path, user_code)) return CodeClass::kUser;
   const std::string_view base = BaseName(path);
-  const bool interpreter = base.starts_with("python") || base.starts_with("libpython") ||
-                           base.starts_with("pypy");
+  const bool interpreter =
+      base.starts_with("python") || base.starts_with("libpython") || base.starts_with("pypy");
   if (interpreter) return CodeClass::kInterpreter;
   if (!executable.empty() && path == executable) return CodeClass::kUser;
   if (!InstalledPackage(path).empty()) return CodeClass::kLibrary;

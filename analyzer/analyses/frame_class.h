@@ -1,5 +1,5 @@
-// Tells the user's own code from libraries, frameworks, the interpreter and the system, by file name alone, so
-// that a finding can name a line that its reader can change.
+// Tells the user's own code from libraries, frameworks, the interpreter and the system, by file name alone,
+// so that a finding can name a line that its reader can change.
 #pragma once
 
 #include <cstdint>

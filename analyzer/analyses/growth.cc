@@ -13,7 +13,9 @@ constexpr size_t kCurvePoints = 200;
 // Unattributed memory moves by the driver's own granularity; less than this per run is no growth.
 constexpr uint64_t kLeastUnattributed = 8 << 20;
 
-double LastStep(const Steps& steps) { return std::max(0.0, static_cast<double>(steps.count) - 1.0); }
+double LastStep(const Steps& steps) {
+  return std::max(0.0, static_cast<double>(steps.count) - 1.0);
+}
 
 // Floors of a history, one per step that has births.
 std::vector<FloorPoint> Floors(const History& history, const Steps& steps) {
@@ -48,6 +50,59 @@ std::vector<CurvePoint> Curve(const History& history, const Steps& steps) {
   return curve;
 }
 
+// A pool that grows by ever larger regions and gives none back (JAX, TensorFlow): each region lasts until it
+// is used up, so its size over the steps until the next one is the rate at which memory is kept. Answers
+// false when the history is not of that kind.
+bool JudgePool(const History& history, const Steps& steps, double last_step, Trend& trend) {
+  const auto& regions = history.intervals();
+  if (history.stride() != 1 || regions.size() < 3 || regions.size() > 64) return false;
+  int larger = 0;
+  for (size_t i = 1; i < regions.size(); ++i) {
+    if (regions[i].bytes_min < regions[i - 1].bytes_max) return false;  // one was given back
+    const uint64_t before = regions[i - 1].bytes_max - regions[i - 1].bytes_min;
+    const uint64_t size = regions[i].bytes_max - regions[i].bytes_min;
+    if (size < before) return false;
+    if (size * 2 >= before * 3) ++larger;
+  }
+  if (larger < 2) return false;
+  // The regions that lasted for some steps; what came at once in the beginning is warm-up.
+  std::vector<double> rates;
+  double bytes = 0;
+  double lasted = 0;
+  double first = -1;
+  for (size_t i = 0; i + 1 < regions.size(); ++i) {
+    const double from = steps.StepAt(regions[i].index);
+    const double until = steps.StepAt(regions[i + 1].index);
+    if (from < 0 || std::floor(until) - std::floor(from) < 2) continue;
+    const double size = static_cast<double>(regions[i].bytes_max - regions[i].bytes_min);
+    const double steps_lasted = std::floor(until) - std::floor(from);
+    rates.push_back(size / steps_lasted);
+    bytes += size;
+    lasted += steps_lasted;
+    if (first < 0) first = std::floor(from);
+  }
+  if (rates.size() < 2) return false;
+  const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
+  trend = Trend{};
+  trend.grows = true;
+  trend.points = regions.size();
+  trend.rises = regions.size();
+  trend.since_step = first;
+  trend.until_step = std::floor(steps.StepAt(regions.back().index));
+  trend.grown_bytes = regions.back().bytes_max - regions.front().bytes_min;
+  trend.grown_count = regions.size();
+  trend.bytes_per_step = bytes / lasted;
+  const double last_size = static_cast<double>(regions.back().bytes_max - regions.back().bytes_min);
+  trend.still_growing = last_step - trend.until_step <= 1.5 * last_size / trend.bytes_per_step + 1;
+  // A steady rate that goes on is a leak; a falling one is a pool that has found its size.
+  const bool steady = *most <= 2 * *least || rates.back() >= 0.5 * *most;
+  trend.kind = !trend.still_growing ? GrowthKind::kSaturated
+               : steady             ? GrowthKind::kLeak
+                                    : GrowthKind::kSlowing;
+  trend.confidence = *most <= 1.3 * *least ? 0.85 : 0.6;
+  return true;
+}
+
 void Fill(const Trend& trend, GrowthFinding& finding) {
   finding.kind = trend.kind;
   finding.bytes_per_step = trend.bytes_per_step;
@@ -61,8 +116,6 @@ void Fill(const Trend& trend, GrowthFinding& finding) {
   finding.steps_seen = trend.points;
   finding.confidence = trend.confidence;
 }
-
-bool WorthSaying(const Trend& trend) { return trend.grows; }
 
 class Engine {
  public:
@@ -90,7 +143,8 @@ class Engine {
   }
 
   static bool IsLeak(GrowthKind kind) {
-    return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache || kind == GrowthKind::kUnattributed;
+    return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache ||
+           kind == GrowthKind::kUnattributed;
   }
 
  private:
@@ -117,10 +171,27 @@ class Engine {
     return false;
   }
 
+  // Most of what was added came in equal portions.
+  static bool EvenRises(const History& history) {
+    std::map<uint64_t, size_t> portions;
+    const auto& intervals = history.intervals();
+    size_t rises = 0;
+    size_t most = 0;
+    for (size_t i = 1; i < intervals.size(); ++i) {
+      if (intervals[i].bytes_min <= intervals[i - 1].bytes_min) continue;
+      ++rises;
+      most = std::max(most, ++portions[intervals[i].bytes_min - intervals[i - 1].bytes_min]);
+    }
+    return most * 10 >= rises * 7;
+  }
+
   void JudgeTrack(uint32_t number) {
     const Track& track = collector_.tracks()[number];
     if (!Judged(track)) return;
-    Trend trend = JudgeTrend(Floors(track.usage.history, steps_), last_step_, TrendBy::kCount);
+    Trend trend;
+    if (track.level != Level::kSegment || !JudgePool(track.usage.history, steps_, last_step_, trend)) {
+      trend = JudgeTrend(Floors(track.usage.history, steps_), last_step_, TrendBy::kCount);
+    }
     // A small leak on a line whose other allocations come and go irregularly shows in its own stack.
     std::vector<std::pair<OriginId, Trend>> leaking;
     for (OriginId origin : origins_of_track_[number]) {
@@ -154,7 +225,11 @@ class Engine {
     } else {
       finding.curve = Curve(track.usage.history, steps_);
     }
-    if (!WorthSaying(trend)) return;
+    if (!trend.grows) return;
+    // A model that is put on the device piece by piece: parts of many sizes, one call.
+    if (trend.kind == GrowthKind::kLeak && steps_.weak && !EvenRises(track.usage.history)) {
+      trend.kind = GrowthKind::kSetup;
+    }
     Fill(trend, finding);
     for (const auto& [origin, own] : leaking) finding.origins.push_back(origin);
     if (finding.origins.empty()) {
@@ -183,8 +258,9 @@ class Engine {
     std::map<std::tuple<GroupId, Level, Space, int32_t, GrowthKind, std::string>, size_t> seen;
     std::vector<GrowthFinding> merged;
     for (GrowthFinding& finding : findings_) {
-      const auto key = std::make_tuple(places_.Merged(finding.group), finding.level, finding.space, finding.device,
-                                       finding.kind, finding.level == Level::kHandle ? finding.api : std::string());
+      const auto key =
+          std::make_tuple(places_.Merged(finding.group), finding.level, finding.space, finding.device,
+                          finding.kind, finding.level == Level::kHandle ? finding.api : std::string());
       const auto [it, added] = seen.try_emplace(key, merged.size());
       if (added) {
         merged.push_back(std::move(finding));
@@ -205,6 +281,40 @@ class Engine {
       into.origins.insert(into.origins.end(), finding.origins.begin(), finding.origins.end());
     }
     findings_ = std::move(merged);
+  }
+
+  static bool EqualPortions(const std::vector<FloorPoint>& floors, const Trend& trend) {
+    std::vector<double> portions;
+    for (size_t i = 1; i < floors.size(); ++i) {
+      if (floors[i].bytes > floors[i - 1].bytes) {
+        portions.push_back(static_cast<double>(floors[i].bytes - floors[i - 1].bytes));
+      } else if (floors[i].bytes < floors[i - 1].bytes) {
+        return false;
+      }
+    }
+    if (portions.size() < 5 || static_cast<double>(portions.size()) * 2 < trend.until_step - trend.since_step)
+      return false;
+    std::vector<double> sorted = portions;
+    std::sort(sorted.begin(), sorted.end());
+    const double median = sorted[sorted.size() / 2];
+    size_t equal = 0;
+    for (double portion : portions) equal += std::abs(portion - median) <= 0.1 * median ? 1u : 0u;
+    return equal * 10 >= portions.size() * 7;
+  }
+
+  static bool Steady(const std::vector<FloorPoint>& floors) {
+    std::vector<double> gaps;
+    for (size_t i = 1; i < floors.size(); ++i) {
+      if (floors[i].bytes > floors[i - 1].bytes) gaps.push_back(floors[i].step - floors[i - 1].step);
+    }
+    if (gaps.size() < 3) return false;
+    const double span = floors.back().step - floors.front().step;
+    if (static_cast<double>(gaps.size()) * 2 >= span) return true;
+    std::nth_element(gaps.begin(), gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2), gaps.end());
+    const double median = std::max(1.0, gaps[gaps.size() / 2]);
+    size_t even = 0;
+    for (double gap : gaps) even += std::abs(gap - median) <= 0.25 * median ? 1u : 0u;
+    return even * 10 >= gaps.size() * 8;
   }
 
   // Reserved minus allocated, at the moments when the allocator took more memory.
@@ -236,12 +346,17 @@ class Engine {
     // A cache that is a small part of the whole and grows now and then is the allocator's normal slack.
     if (trend.grown_bytes < device.reported_reserved_peak / 20) return;
     if (grown_by.empty()) return;
+    // New shapes make any cache grow now and then. A cause that works in every step, or at even distances,
+    // shows as a steady rise.
+    const bool steady = Steady(floors);
     const auto worst = std::max_element(grown_by.begin(), grown_by.end(), [](const auto& a, const auto& b) {
       return a.second.first < b.second.first;
     });
     GrowthFinding finding;
     Fill(trend, finding);
-    if (trend.kind == GrowthKind::kLeak) finding.kind = GrowthKind::kStrandedCache;
+    if (trend.kind == GrowthKind::kLeak) {
+      finding.kind = steady ? GrowthKind::kStrandedCache : GrowthKind::kSlowing;
+    }
     finding.level = Level::kSegment;
     finding.device = device.device;
     finding.origins.push_back(worst->second.second);
@@ -272,6 +387,9 @@ class Engine {
     }
     const Trend trend = JudgeTrend(floors, last_step_, TrendBy::kBytes);
     if (!trend.grows || trend.kind != GrowthKind::kLeak || trend.grown_bytes < kLeastUnattributed) return;
+    // The device's figure is that of all processes on it: only equal portions in most steps speak for this
+    // one.
+    if (!steps_.real() || !EqualPortions(floors, trend)) return;
     // A handle that is made in every step is the better name for it.
     for (GrowthFinding& finding : findings_) {
       if (finding.level == Level::kHandle && finding.kind == GrowthKind::kLeak) {
@@ -295,20 +413,21 @@ class Engine {
   void Explain(GrowthFinding& finding) {
     if (!steps_.real()) finding.confidence *= 0.6;
     const auto device = collector_.devices().find(finding.device);
-    const double step_us =
-        steps_.count > 1 ? static_cast<double>(steps_.end_time_us - steps_.begin_time_us.front()) /
-                               static_cast<double>(steps_.count)
-                         : 0;
+    const double step_us = steps_.count > 1
+                               ? static_cast<double>(steps_.end_time_us - steps_.begin_time_us.front()) /
+                                     static_cast<double>(steps_.count)
+                               : 0;
     if (IsLeak(finding.kind) && finding.bytes_per_step > 0 && finding.device >= 0 &&
         device != collector_.devices().end() && device->second->last_reading.valid) {
       const Reading& reading = device->second->last_reading;
-      const double free = static_cast<double>(reading.total - std::min(reading.total, device->second->max_used));
+      const double free =
+          static_cast<double>(reading.total - std::min(reading.total, device->second->max_used));
       const double us = free / finding.bytes_per_step * step_us;
       if (us < 1e15) finding.microseconds_until_full = static_cast<uint64_t>(us);
     }
     switch (finding.kind) {
       case GrowthKind::kLeak:
-        finding.remedy = finding.level == Level::kHandle                       ? Remedy::kDestroyHandle
+        finding.remedy = finding.level == Level::kHandle                          ? Remedy::kDestroyHandle
                          : finding.level == Level::kBlock || finding.place.python ? Remedy::kReference
                                                                                   : Remedy::kFree;
         finding.explanation = "survives step after step until the end";

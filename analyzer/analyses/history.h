@@ -1,6 +1,6 @@
 // How much of one birth place was alive over the run, in bounded memory: intervals of equally many births,
-// doubled when there are too many. The minimum of each interval is what survives: temporaries that come and go
-// within it do not show.
+// doubled when there are too many. The minimum of each interval is what survives: temporaries that come and
+// go within it do not show.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@ namespace gpumemtrace::analyzer {
 class History {
  public:
   struct Interval {
-    uint64_t index = 0;       // of its last birth
-    uint64_t bytes_min = 0;   // lowest since the previous interval's last birth, before this one's last
-    uint64_t bytes_max = 0;   // highest after a birth
+    uint64_t index = 0;      // of its last birth
+    uint64_t bytes_min = 0;  // lowest since the previous interval's last birth, before this one's last
+    uint64_t bytes_max = 0;  // highest after a birth
     uint32_t count_min = 0;
     uint32_t count_max = 0;
     uint32_t births = 0;

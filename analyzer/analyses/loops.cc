@@ -21,7 +21,8 @@ double Visits::Regularity() const {
     gaps.push_back(static_cast<double>(positions_[i].index - positions_[i - 1].index));
   }
   std::vector<double> sorted = gaps;
-  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2),
+                   sorted.end());
   const double median = std::max(1.0, sorted[sorted.size() / 2]);
   double deviation = 0;
   for (double gap : gaps) deviation += std::abs(gap - median);
@@ -39,7 +40,8 @@ uint32_t LoopFinder::Child(uint32_t parent, uint64_t key, FrameId frame, bool le
     // Positions of single stacks are kept only where no frame of the user's is known: there may be very many.
     node.keeps_visits = !leaf || (parent != 0 && nodes_[parent].parent == 0);
     if (parent != 0) {
-      node.ordinal = nodes_[parent].children++;
+      // Stacks take no place in the order of the lines.
+      if (!leaf) node.ordinal = nodes_[parent].children++;
       node.depth = static_cast<uint16_t>(nodes_[parent].depth + 1);
     }
     nodes_.push_back(std::move(node));
@@ -51,7 +53,8 @@ uint32_t LoopFinder::Child(uint32_t parent, uint64_t key, FrameId frame, bool le
 
 uint32_t LoopFinder::AddLeaf(SiteId site) {
   const SiteInfo& info = model_.Site(site);
-  const ThreadId thread = roots_.size() < kMostThreads || roots_.contains(info.thread) ? info.thread : UINT32_MAX;
+  const ThreadId thread =
+      roots_.size() < kMostThreads || roots_.contains(info.thread) ? info.thread : UINT32_MAX;
   const uint32_t root = Child(0, thread, 0, false);
   roots_[thread] = root;
   previous_.resize(std::max<size_t>(previous_.size(), root + 1), 0);
@@ -83,10 +86,18 @@ void LoopFinder::Step(uint32_t leaf, uint64_t index, uint64_t time_us) {
   ++node.births;
   node.last_index = index;
   node.last_time_us = time_us;
-  if (previous == leaf) {
-    // The same stack again: re-entered, and so is every caller whose first line this is.
-    for (uint32_t at = leaf; at != root; at = nodes_[at].parent) {
-      if (nodes_[at].keeps_visits) nodes_[at].all.Add(index, time_us);
+  // A record among the stacks below this line: with several stacks a line, only the first of them to come
+  // again counts.
+  const bool again = node.births > nodes_[node.parent].most_births && node.births > 1;
+  nodes_[node.parent].most_births = std::max(nodes_[node.parent].most_births, node.births);
+  if (previous == leaf || (previous != 0 && nodes_[previous].parent == node.parent)) {
+    // Another stack below the same line. The line ran again when its most frequent stack comes again, and so
+    // did every caller whose first line this is.
+    previous = leaf;
+    if (!again) return;
+    if (node.keeps_visits) node.all.Add(index, time_us);
+    for (uint32_t at = node.parent; at != root; at = nodes_[at].parent) {
+      nodes_[at].all.Add(index, time_us);
       if (nodes_[at].ordinal != 0) break;
     }
     return;
@@ -114,10 +125,9 @@ void LoopFinder::Step(uint32_t leaf, uint64_t index, uint64_t time_us) {
   }
   previous = leaf;
   // `topmost` came again as the first child: its callers run anew.
-  const bool strong = !nodes_[topmost].leaf;
-  if (nodes_[topmost].ordinal != 0 || nodes_[topmost].entries < 2) return;
+  if (nodes_[topmost].leaf || nodes_[topmost].ordinal != 0 || nodes_[topmost].entries < 2) return;
   for (uint32_t at = b; at != root; at = nodes_[at].parent) {
-    if (strong) nodes_[at].strong.Add(index, time_us);
+    nodes_[at].strong.Add(index, time_us);
     nodes_[at].all.Add(index, time_us);
     if (nodes_[at].ordinal != 0) break;
   }
@@ -127,7 +137,8 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
                          const std::vector<uint64_t>& births, uint64_t all_births,
                          std::vector<Candidate>& out) const {
   std::vector<uint32_t> todo{root};
-  const double thread_share = static_cast<double>(births[root]) / static_cast<double>(std::max<uint64_t>(1, all_births));
+  const double thread_share =
+      static_cast<double>(births[root]) / static_cast<double>(std::max<uint64_t>(1, all_births));
   while (!todo.empty()) {
     const uint32_t parent = todo.back();
     todo.pop_back();
@@ -155,8 +166,7 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
       const uint64_t least = votes[begin].visits->count();
       const uint64_t slack = std::max<uint64_t>(1, least / 200);
       size_t end = begin;
-      uint64_t covered = 0;
-      while (end < votes.size() && votes[end].visits->count() <= least + slack) covered += births[votes[end++].node];
+      while (end < votes.size() && votes[end].visits->count() <= least + slack) ++end;
       const uint32_t count = static_cast<uint32_t>(end - begin);
       // The line that comes first in the loop begins an iteration.
       size_t first = begin;
@@ -171,12 +181,16 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
       candidate.last_time_us = last_time;
       candidate.votes = count;
       candidate.native = candidate.frame != 0 && !model_.Frame(candidate.frame).is_python();
-      const double share = static_cast<double>(covered) / static_cast<double>(std::max<uint64_t>(1, births[root]));
+      // All that happens in the function of the loop, also in lines that run more or less often.
+      const double share =
+          static_cast<double>(births[parent]) / static_cast<double>(std::max<uint64_t>(1, births[root]));
       const double n = static_cast<double>(candidate.visits->count());
       candidate.score = (1.0 - std::pow(0.5, count)) * candidate.visits->Regularity() *
                         std::pow(0.8, nodes_[parent].depth) * share * std::min(1.0, n / 16.0) *
                         (0.5 + 0.5 * thread_share);
       if (candidate.frame == 0) candidate.score *= 0.01;
+      candidate.weak = votes[first].visits == &nodes_[votes[first].node].all;
+      if (candidate.weak) candidate.score *= 0.3;
       for (uint32_t child : children[parent]) {
         if (nodes_[child].optimizer && nodes_[child].entries > candidate.optimizer_calls) {
           candidate.optimizer_calls = nodes_[child].entries;

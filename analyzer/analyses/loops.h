@@ -1,10 +1,10 @@
-// Finds the loop whose iterations are the program's steps, from the order in which stacks appear: a tree of the
-// user's own frames per thread, and how often each instruction in it was entered.
+// Finds the loop whose iterations are the program's steps, from the order in which stacks appear: a tree of
+// the user's own frames per thread, and how often each instruction in it was entered.
 //
 // A node is entered when the path of the running stack changes into it. It is re-entered when its first child
-// comes again although the path above did not change: the function was called again, or a loop spans all of it.
-// Re-entries through different lines of the user's own code are certain ("strong"); the same stack seen twice in
-// a row may also be one call that allocates twice ("weak").
+// comes again although the path above did not change: the function was called again, or a loop spans all of
+// it. Re-entries through different lines of the user's own code are certain ("strong"); the same stack seen
+// twice in a row may also be one call that allocates twice ("weak").
 #pragma once
 
 #include <cstdint>
@@ -66,6 +66,8 @@ class LoopFinder {
     uint64_t last_index = 0;  // of anything in the loop
     uint64_t last_time_us = 0;
     bool native = false;
+    // Only repetitions of one stack speak for it: a call that allocates many times looks the same.
+    bool weak = false;
     // Optimizer calls at a line of the same loop, 0 = none.
     uint64_t optimizer_calls = 0;
     FrameId optimizer_frame = 0;
@@ -83,8 +85,9 @@ class LoopFinder {
     uint16_t depth = 0;
     bool leaf = false;
     bool keeps_visits = true;
-    bool optimizer = false;  // the optimizer is called from this line
-    uint64_t births = 0;     // of leaves; inner nodes are summed at the end
+    bool optimizer = false;    // the optimizer is called from this line
+    uint64_t births = 0;       // of leaves; inner nodes are summed at the end
+    uint64_t most_births = 0;  // of the stack below this line that was seen most often
     uint64_t entries = 0;
     uint64_t last_index = 0;
     uint64_t last_time_us = 0;

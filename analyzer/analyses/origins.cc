@@ -7,7 +7,9 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-bool Contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool Contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
@@ -40,8 +42,10 @@ CodeClass OriginTable::ClassOfModule(ModuleId module) {
 
 OriginId OriginTable::Add(SiteId site, Level level, Space space, int32_t device) {
   const SiteInfo& info = model_.Site(site);
-  // What a handle is follows from the API that made it, so it belongs to its identity; for memory it does not.
-  const StringId api = level == Level::kHandle || (info.native_stack == 0 && info.python_stack == 0) ? info.api : 0;
+  // What a handle is follows from the API that made it, so it belongs to its identity; for memory it does
+  // not.
+  const StringId api =
+      level == Level::kHandle || (info.native_stack == 0 && info.python_stack == 0) ? info.api : 0;
   const Key key{(static_cast<uint64_t>(info.native_stack) << 32) | info.python_stack,
                 (static_cast<uint64_t>(info.forward_stack) << 32) |
                     (static_cast<uint64_t>(static_cast<uint16_t>(device)) << 16) |
@@ -222,7 +226,8 @@ std::vector<FrameId> OriginTable::UserPath(const Origin& origin) {
     // Native code of the user's own; with a Python caller, the calls below it.
     for (StackId node = origin.native; node != 0; node = model_.Node(node).parent) {
       const FrameId frame = model_.Node(node).frame;
-      if (!model_.Frame(frame).is_python() && ClassOf(model_.Frame(frame)) == CodeClass::kUser) user.push_back(frame);
+      if (!model_.Frame(frame).is_python() && ClassOf(model_.Frame(frame)) == CodeClass::kUser)
+        user.push_back(frame);
     }
   }
   std::vector<FrameId>& path = user.empty() ? all : user;

@@ -34,11 +34,11 @@ struct Origin {
 
 // The code that is answerable: one Python line, or one path of native frames in the user's own modules.
 struct Group {
-  FrameId frame = 0;     // 0: no frame at all, the name of the API stands for it
-  CodeId code = 0;       // Python
-  uint32_t line = 0;     // Python
-  StackId native = 0;    // native: the whole stack, innermost frame first
-  StringId api = 0;      // frame = 0
+  FrameId frame = 0;   // 0: no frame at all, the name of the API stands for it
+  CodeId code = 0;     // Python
+  uint32_t line = 0;   // Python
+  StackId native = 0;  // native: the whole stack, innermost frame first
+  StringId api = 0;    // frame = 0
   bool user_code = false;
   bool backward = false;
 };

@@ -31,7 +31,8 @@ Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps) {
 std::vector<NamedShare> Sorted(const std::map<std::string, NamedShare>& shares) {
   std::vector<NamedShare> result;
   for (const auto& [name, share] : shares) result.push_back(share);
-  std::sort(result.begin(), result.end(), [](const NamedShare& a, const NamedShare& b) { return a.bytes > b.bytes; });
+  std::sort(result.begin(), result.end(),
+            [](const NamedShare& a, const NamedShare& b) { return a.bytes > b.bytes; });
   return result;
 }
 
@@ -43,7 +44,8 @@ void AddShare(std::map<std::string, NamedShare>& shares, std::string name, uint6
 }
 
 // Groups origins by the line that answers for them, largest first.
-std::vector<SharePlace> ByLine(Collector& collector, Places& places, const std::vector<ShareOrigin>& origins) {
+std::vector<SharePlace> ByLine(Collector& collector, Places& places,
+                               const std::vector<ShareOrigin>& origins) {
   std::map<GroupId, SharePlace> lines;
   for (const ShareOrigin& share : origins) {
     const GroupId group = places.Merged(collector.origins()[share.origin].group);
@@ -64,7 +66,8 @@ std::vector<SharePlace> ByLine(Collector& collector, Places& places, const std::
   return result;
 }
 
-PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, const DeviceState& device, Peak which) {
+PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, const DeviceState& device,
+                    Peak which) {
   const HighWater& high = device.peak[which];
   PeakFinding peak;
   peak.device = device.device;
@@ -99,7 +102,8 @@ PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, co
   // Single blocks: those that have died since, and those that are still alive.
   std::vector<PeakBlock> blocks;
   for (const PastBlock& past : high.past) {
-    blocks.push_back({past.origin, past.size, past.address, past.birth_index, past.birth_time_us, past.death_index});
+    blocks.push_back(
+        {past.origin, past.size, past.address, past.birth_index, past.birth_time_us, past.death_index});
   }
   for (const LiveSlot& slot : collector.pools().slots()) {
     if (!slot.live || slot.birth_index > high.index || slot.origin == kNoOrigin) continue;
@@ -123,6 +127,8 @@ PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, co
     if (block.death_index != kNoIndex && born >= 0 && steps.real()) {
       passing = steps.StepAt(block.death_index) - born < 2.0 && at - born < 2.0;
     }
+    // A spike of the warm-up, such as trying out algorithms, is not what a step takes.
+    if (passing && collector.usage()[block.origin].births * 2 < steps.count) passing = false;
     if (passing) {
       peak.transient_bytes += block.bytes;
       peak.largest_transient_bytes = std::max(peak.largest_transient_bytes, block.bytes);
@@ -140,17 +146,20 @@ PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, co
   std::sort(blocks.begin(), blocks.end(), [](const PeakBlock& a, const PeakBlock& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.birth_index < b.birth_index;
   });
-  peak.largest.assign(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(std::min(blocks.size(), kBlocksListed)));
+  peak.largest.assign(blocks.begin(),
+                      blocks.begin() + static_cast<std::ptrdiff_t>(std::min(blocks.size(), kBlocksListed)));
   std::sort(blocks.begin(), blocks.end(),
             [](const PeakBlock& a, const PeakBlock& b) { return a.birth_index < b.birth_index; });
-  peak.oldest.assign(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(std::min(blocks.size(), kBlocksListed)));
+  peak.oldest.assign(blocks.begin(),
+                     blocks.begin() + static_cast<std::ptrdiff_t>(std::min(blocks.size(), kBlocksListed)));
 
   // Other high moments, each with another last birth.
   std::vector<const PastPeak*> others;
   for (const PastPeak& past : device.past_peaks) {
     if (past.index != high.index && past.born_last != high.born_last) others.push_back(&past);
   }
-  std::sort(others.begin(), others.end(), [](const PastPeak* a, const PastPeak* b) { return a->bytes > b->bytes; });
+  std::sort(others.begin(), others.end(),
+            [](const PastPeak* a, const PastPeak* b) { return a->bytes > b->bytes; });
   for (const PastPeak* past : others) {
     OtherPeak other;
     other.moment = MomentOf(past->index, past->time_us, steps);
@@ -175,8 +184,8 @@ PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, co
   return peak;
 }
 
-// Highest moment that is known when the bytes of `group` were never there. The same kind of peak at other times
-// is at most as high as the highest of its kind.
+// Highest moment that is known when the bytes of `group` were never there. The same kind of peak at other
+// times is at most as high as the highest of its kind.
 uint64_t PeakWithout(const PeakFinding& peak, GroupId group, uint64_t bytes) {
   uint64_t most = peak.bytes - std::min(peak.bytes, bytes);
   for (const OtherPeak& other : peak.next) {
@@ -251,19 +260,21 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
     std::map<GroupId, uint64_t> still_there;
     const DeviceState& device = *collector.devices().at(peak.device);
     const HighWater& high = device.peak[peak.level == Level::kBlock ? kBlockPeak : kSegmentPeak];
-    const uint64_t half = steps.real() && !steps.begin_index.empty() ? steps.begin_index[steps.begin_index.size() / 2] : 0;
+    const uint64_t half =
+        steps.real() && !steps.begin_index.empty() ? steps.begin_index[steps.begin_index.size() / 2] : 0;
     std::map<OriginId, uint64_t> temporary;
     std::map<OriginId, uint64_t> resident;
     for (const PastBlock& past : high.past) {
       const double born = steps.StepAt(past.birth_index);
-      if (born >= 0 && steps.StepAt(past.death_index) - born < 1.0) {
+      if (steps.real() && born >= 0 && steps.StepAt(past.death_index) - born < 1.0) {
         temporary[past.origin] += past.size;
       } else if (past.death_index > half) {
         resident[past.origin] += past.size;
       }
     }
     for (const LiveSlot& slot : collector.pools().slots()) {
-      if (slot.live && slot.origin != kNoOrigin && slot.birth_index <= high.index) resident[slot.origin] += slot.size;
+      if (slot.live && slot.origin != kNoOrigin && slot.birth_index <= high.index)
+        resident[slot.origin] += slot.size;
     }
     for (const ShareOrigin& share : peak.by_origin) {
       const Origin& origin = collector.origins()[share.origin];
@@ -273,9 +284,11 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       const auto brief = temporary.find(share.origin);
       if (brief == temporary.end()) continue;
       if (origin.phase == Phase::kOptimizer) optimizer[group] += brief->second;
-      if (share.bytes * 20 > peak.bytes && places.StackNames(origin, "_to_copy")) upcast[group] += brief->second;
+      if (share.bytes * 20 > peak.bytes && places.StackNames(origin, "_to_copy"))
+        upcast[group] += brief->second;
     }
-    const auto add = [&](PeakAdvice::Kind kind, GroupId group, uint64_t bytes, bool headline, std::string text) {
+    const auto add = [&](PeakAdvice::Kind kind, GroupId group, uint64_t bytes, bool headline,
+                         std::string text) {
       PeakAdvice one;
       one.kind = kind;
       one.place = places.OfGroup(group);
@@ -290,20 +303,23 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
     for (const auto& [group, bytes] : loaded) {
       if (large(bytes, 5)) {
         add(PeakAdvice::Kind::kCheckpointResident, group, bytes, large(bytes, 10),
-            "a loaded checkpoint stays on the device beside the model: load it with map_location=\"cpu\" and drop it "
+            "a loaded checkpoint stays on the device beside the model: load it with map_location=\"cpu\" and "
+            "drop it "
             "after load_state_dict");
       }
     }
     for (const auto& [group, bytes] : optimizer) {
       if (large(bytes, 5)) {
         add(PeakAdvice::Kind::kOptimizerTemporary, group, bytes, large(bytes, 10),
-            "the optimizer holds temporaries as large as the parameters it updates: foreach=False or fused=True");
+            "the optimizer holds temporaries as large as the parameters it updates: foreach=False or "
+            "fused=True");
       }
     }
     for (const auto& [group, bytes] : upcast) {
       if (large(bytes, 5)) {
         add(PeakAdvice::Kind::kUpcast, group, bytes, large(bytes, 15),
-            "a copy in another type is alive at the peak: convert in pieces, or compute in the narrower type");
+            "a copy in another type is alive at the peak: convert in pieces, or compute in the narrower "
+            "type");
       }
     }
     // One line whose temporaries are most of the peak, in a few large pieces.
@@ -311,12 +327,14 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       if (!large(line.transient_bytes, 30)) continue;
       uint64_t largest = 0;
       for (const PeakBlock& block : peak.largest) {
-        if (places.Merged(collector.origins()[block.origin].group) == line.group) largest = std::max(largest, block.bytes);
+        if (places.Merged(collector.origins()[block.origin].group) == line.group)
+          largest = std::max(largest, block.bytes);
       }
-      const bool few = largest * 8 >= line.transient_bytes;
+      // Activations of many layers are how training works; single giants are what can be changed.
       add(PeakAdvice::Kind::kDominantTemporary, line.group, line.transient_bytes,
-          few && large(line.transient_bytes, 50),
-          "what this line makes in each step is most of the peak: compute it in smaller pieces, or recompute it in "
+          large(line.transient_bytes, 50) && large(largest, 25),
+          "what this line makes in each step is most of the peak: compute it in smaller pieces, or recompute "
+          "it in "
           "backward (checkpointing)");
     }
     // A device that only holds while another one works.
@@ -330,7 +348,30 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
     }
     if (born_in_steps <= 2 && others_born_in_steps > born_in_steps && !peak.by_line.empty()) {
       add(PeakAdvice::Kind::kWrongDevice, peak.by_line.front().group, peak.bytes, true,
-          "device " + std::to_string(peak.device) + " holds memory but does no work: the data was put on the wrong device");
+          "device " + std::to_string(peak.device) +
+              " holds memory but does no work: the data was put on the wrong device");
+    }
+  }
+  // What no allocation call accounts for, taken when a kernel was first launched: local memory for every
+  // thread that the device can hold, or code.
+  for (const auto& [number, device] : collector.devices()) {
+    for (const auto& [origin, bytes] : device->launches) {
+      // Other processes on the device move its figure as well; less than this is also loaded code.
+      if (bytes < (128u << 20) || bytes * 4 < device->peak[kSegmentPeak].bytes) continue;
+      PeakAdvice one;
+      one.kind = PeakAdvice::Kind::kDriverInternal;
+      one.place = places.OfOrigin(origin);
+      one.device = number;
+      one.bytes = bytes;
+      const uint64_t segments = device->peak[kSegmentPeak].bytes;
+      one.peak_without = device->max_used - std::min(device->max_used, bytes);
+      one.headline = bytes >= (128u << 20) && bytes * 2 >= segments;
+      one.text =
+          "the driver itself took this when the kernel was first launched: local memory (register spills, "
+          "arrays on "
+          "the stack) is set aside for every thread that the device can hold; make the arrays smaller or "
+          "shared";
+      advice.push_back(std::move(one));
     }
   }
   std::stable_sort(advice.begin(), advice.end(), [](const PeakAdvice& a, const PeakAdvice& b) {

@@ -1,5 +1,5 @@
-// Composition of the highest moment of each device, the next-highest distinct ones, what is live at the end, and
-// what would lower the peak.
+// Composition of the highest moment of each device, the next-highest distinct ones, what is live at the end,
+// and what would lower the peak.
 #pragma once
 
 #include <vector>

@@ -10,7 +10,11 @@ std::string_view BaseName(std::string_view path) {
 
 bool SystemHeader(std::string_view file) {
   return file.starts_with("/usr/include/") || file.find("/include/c++/") != std::string_view::npos ||
-         file.find("cuda_runtime") != std::string_view::npos;
+         file.find("cuda_runtime") != std::string_view::npos ||
+         file.find("/targets/x86_64-linux/include/") != std::string_view::npos ||
+         file.find("/targets/sbsa-linux/include/") != std::string_view::npos ||
+         file.find("/include/crt/") != std::string_view::npos || file.ends_with(".stub.c") ||
+         BaseName(file) == "device_functions.h";
 }
 
 Place FromLocation(const Location& location) {
@@ -46,13 +50,33 @@ Place Places::Make(const Group& group) {
     return place;
   }
   Place place = OfFrame(group.frame);
-  if (group.native != 0 && place.line == 0) {
+  // Code that the CUDA compiler makes for the launch of a kernel stands at the kernel's own definition.
+  bool stub = false;
+  const auto made_by_compiler = [](const Place& one) {
+    return one.line == 0 || SystemHeader(one.file) ||
+           one.function.find("__device_stub__") != std::string::npos ||
+           one.function.find("__cudaLaunch") != std::string::npos;
+  };
+  if (group.native != 0 && made_by_compiler(place)) {
     // Frames of a statically linked runtime have no lines; the caller that has one is the user's.
     for (StackId node = group.native; node != 0; node = model_.Node(node).parent) {
       const FrameId frame = model_.Node(node).frame;
       if (origins_.ClassOf(model_.Frame(frame)) != CodeClass::kUser) continue;
       Place outer = OfFrame(frame);
-      if (outer.line == 0 || SystemHeader(outer.file)) continue;
+      if (made_by_compiler(outer)) {
+        stub = stub || outer.function.find("__device_stub__") != std::string::npos ||
+               outer.function.find("__cudaLaunch") != std::string::npos;
+        continue;
+      }
+      if (stub) {
+        // The kernel's host function, which only calls the stub.
+        stub = false;
+        const StackId parent = model_.Node(node).parent;
+        if (parent != 0 && outer.function != "main" &&
+            origins_.ClassOf(model_.Frame(model_.Node(parent).frame)) == CodeClass::kUser) {
+          continue;
+        }
+      }
       place = outer;
       break;
     }
@@ -79,7 +103,8 @@ GroupId Places::Merged(GroupId group) {
   if (merged_[group] == kNoGroup) {
     const Place& place = OfGroup(group);
     std::string key = place.backward ? "b" : "f";
-    key += place.line != 0 ? place.file + ":" + std::to_string(place.line) : "?" + place.module + "/" + place.function;
+    key += place.line != 0 ? place.file + ":" + std::to_string(place.line)
+                           : "?" + place.module + "/" + place.function;
     merged_[group] = by_line_.try_emplace(std::move(key), group).first->second;
   }
   return merged_[group];

@@ -45,7 +45,8 @@ void Pools::Death(const Change& change) {
   if (slot.level == Level::kSegment && slot.holds_blocks) {
     Device& device = devices_[slot.device];
     device.segments -= std::min(device.segments, slot.size);
-    if (slot.blocks != 0) device.gaps -= static_cast<int64_t>(slot.size) - static_cast<int64_t>(slot.block_bytes);
+    if (slot.blocks != 0)
+      device.gaps -= static_cast<int64_t>(slot.size) - static_cast<int64_t>(slot.block_bytes);
     return;
   }
   if (slot.level != Level::kBlock || slot.segment == kNoSlot || slot.segment >= slots_.size()) return;
@@ -57,7 +58,9 @@ void Pools::Death(const Change& change) {
   if (--segment.blocks == 0) device.gaps -= static_cast<int64_t>(segment.size);
 }
 
-void Pools::Map(const Change& change) { mappings_[change.address] = {change.size, change.slot}; }
+void Pools::Map(const Change& change) {
+  mappings_[change.address] = {change.size, change.slot};
+}
 
 void Pools::Unmap(const Change& change) {
   auto it = mappings_.lower_bound(change.address);
@@ -164,9 +167,10 @@ PoolPicture Pools::Picture(int32_t device, uint64_t index, uint64_t time_us) con
               return a.size - a.live_bytes > b.size - b.live_bytes;
             });
   for (const auto& [origin, pin] : pins) picture.pins.push_back(pin);
-  std::sort(picture.pins.begin(), picture.pins.end(), [](const PoolPicture::Pin& a, const PoolPicture::Pin& b) {
-    return a.pinned != b.pinned ? a.pinned > b.pinned : a.origin < b.origin;
-  });
+  std::sort(picture.pins.begin(), picture.pins.end(),
+            [](const PoolPicture::Pin& a, const PoolPicture::Pin& b) {
+              return a.pinned != b.pinned ? a.pinned > b.pinned : a.origin < b.origin;
+            });
   return picture;
 }
 

@@ -69,9 +69,7 @@ class Pools {
   void Unmap(const Change& change);
 
   const std::vector<LiveSlot>& slots() const { return slots_; }
-  const LiveSlot* slot(uint32_t number) const {
-    return number < slots_.size() ? &slots_[number] : nullptr;
-  }
+  const LiveSlot* slot(uint32_t number) const { return number < slots_.size() ? &slots_[number] : nullptr; }
   // Bytes of segments of caching allocators, and of these the free ones beside live blocks (exact unless the
   // allocator maps virtual memory).
   uint64_t allocator_segments(int32_t device) const { return At(device).segments; }

@@ -32,9 +32,12 @@ bool NamesStep(std::string_view text) {
   return false;
 }
 
-std::string Times(uint64_t count) { return std::to_string(count) + (count == 1 ? " time" : " times"); }
+std::string Times(uint64_t count) {
+  return std::to_string(count) + (count == 1 ? " time" : " times");
+}
 
-// Explicit marks and ranges. Ranges of libraries (NCCL, cuBLAS, …) live in domains of their own and are not taken.
+// Explicit marks and ranges. Ranges of libraries (NCCL, cuBLAS, …) live in domains of their own and are not
+// taken.
 bool FromMarks(Collector& collector, const std::string& wanted, Steps& steps) {
   const TraceModel& model = collector.model();
   const MarkSeries* best = nullptr;
@@ -46,7 +49,8 @@ bool FromMarks(Collector& collector, const std::string& wanted, Steps& steps) {
       continue;
     }
     if (explicit_marks) continue;
-    if (series.kind != Mark::PUSH && series.kind != Mark::RANGE_START && series.kind != Mark::INSTANT) continue;
+    if (series.kind != Mark::PUSH && series.kind != Mark::RANGE_START && series.kind != Mark::INSTANT)
+      continue;
     if (!wanted.empty()) {
       if (model.String(series.text).find(wanted) == std::string_view::npos) continue;
     } else {
@@ -60,24 +64,60 @@ bool FromMarks(Collector& collector, const std::string& wanted, Steps& steps) {
     }
   }
   if (best == nullptr) return false;
-  TakeVisits(best->visits, std::max(best->last_index, collector.last_index()), collector.last_time_us(), steps);
+  TakeVisits(best->visits, std::max(best->last_index, collector.last_index()), collector.last_time_us(),
+             steps);
   if (explicit_marks) {
     steps.source = StepSource::kExplicitMarks;
     steps.description = "marked by the program itself";
   } else {
     steps.source = StepSource::kNvtxRanges;
-    steps.description = "NVTX range \"" + std::string(model.String(best->text)) + "\", " + Times(best->visits.count());
+    steps.description =
+        "NVTX range \"" + std::string(model.String(best->text)) + "\", " + Times(best->visits.count());
   }
   return true;
 }
 
-bool Near(uint64_t a, uint64_t b) { return (a > b ? a - b : b - a) <= std::max<uint64_t>(1, std::min(a, b) / 100); }
+// Ranges of libraries, when nothing else repeats: XLA marks every call of a compiled function. Several of
+// them that run equally often are one loop.
+bool FromLibraryRanges(Collector& collector, Steps& steps) {
+  std::vector<const MarkSeries*> series;
+  for (const auto& [key, one] : collector.marks()) {
+    if ((one.kind == Mark::PUSH || one.kind == Mark::RANGE_START) && one.visits.count() >= 2 * kFewestSteps) {
+      series.push_back(&one);
+    }
+  }
+  const MarkSeries* best = nullptr;
+  double best_score = 0;
+  for (const MarkSeries* one : series) {
+    uint64_t votes = 0;
+    for (const MarkSeries* other : series) {
+      votes += other->thread == one->thread && other->visits.count() == one->visits.count() ? 1u : 0u;
+    }
+    const double score = static_cast<double>(votes) * static_cast<double>(one->visits.count());
+    if (score > best_score || (score == best_score && best != nullptr && one->depth < best->depth)) {
+      best = one;
+      best_score = score;
+    }
+  }
+  if (best == nullptr) return false;
+  TakeVisits(best->visits, std::max(best->last_index, collector.last_birth_index()), best->last_time_us,
+             steps);
+  steps.source = StepSource::kNvtxRanges;
+  steps.description = "NVTX range \"" + std::string(collector.model().String(best->text)) +
+                      "\" of a library, " + Times(best->visits.count());
+  return true;
+}
+
+bool Near(uint64_t a, uint64_t b) {
+  return (a > b ? a - b : b - a) <= std::max<uint64_t>(1, std::min(a, b) / 100);
+}
 
 bool FromLoops(Collector& collector, Places& places, Steps& steps) {
   const std::vector<LoopFinder::Candidate> candidates = collector.loops().Candidates();
   if (candidates.empty()) return false;
   const LoopFinder::Candidate& best = candidates.front();
   TakeVisits(*best.visits, best.last_index, best.last_time_us, steps);
+  steps.weak = best.weak;
   for (const LoopFinder::Candidate& candidate : candidates) {
     steps.optimizer_calls = std::max(steps.optimizer_calls, candidate.optimizer_calls);
   }
@@ -116,20 +156,26 @@ Steps FindSteps(Collector& collector, Places& places, const std::string& wanted_
   Steps steps;
   if (FromMarks(collector, wanted_range, steps)) return steps;
   if (FromLoops(collector, places, steps)) return steps;
+  if (FromLibraryRanges(collector, steps)) return steps;
   steps = Steps{};
   if (collector.changes() == 0) return steps;
   const uint64_t first = collector.first_index();
-  const uint64_t span = collector.last_index() - first + 1;
+  // Until the last birth: what is only taken down at the end is no part of the work.
+  const uint64_t last = std::max(first, collector.last_birth_index());
+  const uint64_t span = last - first + 1;
   const uint64_t slices = std::min(kSlices, span);
   for (uint64_t i = 0; i < slices; ++i) {
     steps.begin_index.push_back(first + span * i / slices);
-    steps.begin_time_us.push_back(collector.first_time_us() +
-                                  (collector.last_time_us() - collector.first_time_us()) * i / slices);
+    steps.begin_time_us.push_back(
+        collector.first_time_us() +
+        (std::max(collector.last_birth_time_us(), collector.first_time_us()) - collector.first_time_us()) *
+            i / slices);
   }
   steps.count = slices;
-  steps.end_index = collector.last_index();
-  steps.end_time_us = collector.last_time_us();
-  steps.description = "no repetition found: " + std::to_string(slices) + " equal parts of the run stand in for steps";
+  steps.end_index = last;
+  steps.end_time_us = collector.last_birth_time_us();
+  steps.description =
+      "no repetition found: " + std::to_string(slices) + " equal parts of the run stand in for steps";
   return steps;
 }
 
@@ -143,8 +189,8 @@ double Steps::StepAt(uint64_t event_index) const {
   const uint64_t next = last ? end_index : *after;
   const double width = last ? static_cast<double>(count - at * stride) : static_cast<double>(stride);
   if (width <= 1.0 || next <= begin_index[at]) return base;
-  const double fraction =
-      static_cast<double>(event_index - begin_index[at]) / static_cast<double>(next - begin_index[at] + (last ? 1 : 0));
+  const double fraction = static_cast<double>(event_index - begin_index[at]) /
+                          static_cast<double>(next - begin_index[at] + (last ? 1 : 0));
   return base + std::min(width - 1e-9, width * fraction);
 }
 

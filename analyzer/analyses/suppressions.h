@@ -1,5 +1,5 @@
-// Suppressions in LeakSanitizer's format: lines "leak:<pattern>", where the pattern matches a part of a function,
-// file or module name on the stack; '*' matches anything, '^' and '$' anchor, '#' begins a comment.
+// Suppressions in LeakSanitizer's format: lines "leak:<pattern>", where the pattern matches a part of a
+// function, file or module name on the stack; '*' matches anything, '^' and '$' anchor, '#' begins a comment.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,8 @@ double TheilSenSlope(const std::vector<std::pair<double, double>>& points) {
     }
   }
   if (slopes.empty()) return 0;
-  std::nth_element(slopes.begin(), slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2), slopes.end());
+  std::nth_element(slopes.begin(), slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2),
+                   slopes.end());
   return slopes[slopes.size() / 2];
 }
 
@@ -134,6 +135,24 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
     return trend;
   }
 
+  if (rises.size() < 6) {
+    // A few rises make a leak only when they are dense, or a staircase with even treads that goes on.
+    double least = 1e300;
+    double most = 0;
+    for (size_t i = 1; i < rises.size(); ++i) {
+      const double gap = floors[rises[i]].step - floors[rises[i - 1]].step;
+      least = std::min(least, gap);
+      most = std::max(most, gap);
+    }
+    const bool dense = static_cast<double>(rises.size()) * 2 >= end_step - trend.since_step;
+    const bool even = most <= 1.5 * least && last_step - end_step <= 1.5 * most;
+    if (!even && !(dense && last_step - end_step <= 2)) {
+      trend.kind = GrowthKind::kOneOff;
+      trend.confidence = 0.7;
+      return trend;
+    }
+  }
+
   const double quiet = std::max(0.0, last_step - end_step);
   trend.still_growing = Chance(rises.size(), end_step - trend.since_step, quiet) >= kEnded;
   if (!trend.still_growing) {
@@ -162,7 +181,8 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   std::vector<std::pair<double, double>> curve;
   for (size_t i = first; i <= last; ++i) curve.emplace_back(floors[i].step, static_cast<double>(bytes[i]));
   const double slope = TheilSenSlope(curve);
-  if (slope > 0 && std::abs(slope - trend.bytes_per_step) > 0.25 * trend.bytes_per_step && rises.size() >= 8) {
+  if (slope > 0 && std::abs(slope - trend.bytes_per_step) > 0.25 * trend.bytes_per_step &&
+      rises.size() >= 8) {
     trend.bytes_per_step = slope;
     std::vector<std::pair<double, double>> counts;
     for (size_t i = first; i <= last; ++i) counts.emplace_back(floors[i].step, static_cast<double>(count[i]));

@@ -1,5 +1,5 @@
-// Judges a curve over steps: does its floor rise in step after step until the end (a leak), or does the rise have
-// another explanation? Knows nothing of memory beyond "bytes" and "count".
+// Judges a curve over steps: does its floor rise in step after step until the end (a leak), or does the rise
+// have another explanation? Knows nothing of memory beyond "bytes" and "count".
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,9 @@ struct Trend {
 
 enum class TrendBy : uint8_t { kCount, kBytes };
 
-// `floors` ascending by step, one per step in which there is anything to see; `last_step` is the last step of the
-// run. By count: objects that stay are what grows, sizes may vary. By bytes: one quantity, e.g. reserved memory.
+// `floors` ascending by step, one per step in which there is anything to see; `last_step` is the last step of
+// the run. By count: objects that stay are what grows, sizes may vary. By bytes: one quantity, e.g. reserved
+// memory.
 Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendBy by);
 
 // Median of the slopes between all pairs (Theil–Sen); of at most a few hundred points, evenly chosen.

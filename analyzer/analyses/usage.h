@@ -19,8 +19,8 @@ enum Peak : uint8_t {
   kPeaks = 3,
 };
 
-// What is alive of one key. A peak's composition is kept without copying: each peak has a number that grows when
-// it is exceeded, and a key writes its figures down before they first change after that.
+// What is alive of one key. A peak's composition is kept without copying: each peak has a number that grows
+// when it is exceeded, and a key writes its figures down before they first change after that.
 struct Usage {
   uint64_t bytes = 0;
   uint64_t count = 0;

@@ -8,7 +8,9 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-std::string Bytes(double bytes) { return FormatBytes(static_cast<uint64_t>(std::llround(std::max(0.0, bytes)))); }
+std::string Bytes(double bytes) {
+  return FormatBytes(static_cast<uint64_t>(std::llround(std::max(0.0, bytes))));
+}
 
 std::string PerStep(const Culprit& culprit, bool real_steps) {
   const std::string unit = real_steps ? "/step" : "/slice";
@@ -43,7 +45,7 @@ bool ExplainedGrowth(const Findings& findings) {
   uint64_t peak = 0;
   for (const PeakFinding& finding : findings.peaks) peak = std::max(peak, finding.bytes);
   for (const GrowthFinding& growth : findings.growth) {
-    if (growth.kind == GrowthKind::kOneOff && growth.since_step < 2) continue;  // warm-up
+    if (growth.kind == GrowthKind::kOneOff && growth.until_step < 3) continue;  // warm-up
     if (growth.grown_bytes * 20 >= peak && peak != 0) return true;
   }
   return false;
@@ -51,7 +53,8 @@ bool ExplainedGrowth(const Findings& findings) {
 
 void Clean(const Findings& findings, Verdict& verdict) {
   verdict.kind = VerdictKind::kClean;
-  verdict.confidence = findings.steps.real() ? std::min(0.99, 1.0 - std::pow(0.8, findings.steps.count)) : 0.3;
+  verdict.confidence =
+      findings.steps.real() ? std::min(0.99, 1.0 - std::pow(0.8, findings.steps.count)) : 0.3;
   verdict.headline = "no leak found";
   if (findings.steps.real()) {
     verdict.headline += " in " + Plural(findings.steps.count, "step");
@@ -75,7 +78,9 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
   const GrowthFinding* cache = nullptr;
   for (const GrowthFinding& growth : findings.growth) {
     if (Suspicious(growth)) {
-      leaked += growth.bytes_per_step;
+      // Bytes of handles and of what no call accounts for are estimates from the device's own figure.
+      if (growth.level != Level::kHandle && growth.kind != GrowthKind::kUnattributed)
+        leaked += growth.bytes_per_step;
       verdict.culprits.push_back(FromGrowth(growth));
       verdict.confidence = std::max(verdict.confidence, growth.confidence);
     }
@@ -84,6 +89,10 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
       cache = &growth;
     }
   }
+  // Memory with a line before handles and estimates.
+  std::stable_partition(verdict.culprits.begin(), verdict.culprits.end(), [](const Culprit& culprit) {
+    return culprit.level != Level::kHandle && culprit.kind != GrowthKindName(GrowthKind::kUnattributed);
+  });
   if (cache != nullptr && stranded > leaked) {
     verdict.kind = VerdictKind::kFragmentation;
     verdict.culprits.insert(verdict.culprits.begin(), FromGrowth(*cache));
@@ -146,8 +155,8 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
       const Culprit& worst = verdict.culprits.front();
       verdict.kind = VerdictKind::kPeak;
       verdict.confidence = worst.confidence;
-      verdict.headline = "PEAK: nothing leaks; " + FormatBytes(worst.bytes) + " of the peak are avoidable at " +
-                         worst.place.Short() + " (" + worst.kind + ")";
+      verdict.headline = "PEAK: nothing leaks; " + FormatBytes(worst.bytes) +
+                         " of the peak are avoidable at " + worst.place.Short() + " (" + worst.kind + ")";
       return verdict;
     }
   }

@@ -12,6 +12,8 @@ struct CommandContext {
 };
 
 void AddReportCommand(CLI::App& app, CommandContext& context);
+void AddCheckCommand(CLI::App& app, CommandContext& context);
+void AddDiffCommand(CLI::App& app, CommandContext& context);
 void AddOptionsCommand(CLI::App& app, CommandContext& context);
 
 }  // namespace gpumemtrace::analyzer

@@ -71,8 +71,10 @@ void TraceOptions::AddTo(CLI::App& command) {
       ->type_name("NAME");
 }
 
-std::unique_ptr<AnalyzedTrace> TraceOptions::Read(const std::string& path, int& exit_code) const {
+std::unique_ptr<AnalyzedTrace> TraceOptions::Read(const std::string& path, int& exit_code,
+                                                  const std::vector<uint64_t>& snapshots) const {
   AnalyzeOptions options = options_;
+  options.analyses.snapshots = snapshots;
   options.symbols.native = !no_symbols_;
   options.reader.recover = !no_rings_;
   if (!suppressions_file_.empty()) {

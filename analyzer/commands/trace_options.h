@@ -17,7 +17,9 @@ class TraceOptions {
 
   // Prints one line on stderr and returns null when the trace cannot be read at all; then `exit_code` says
   // why. Else `exit_code` is that of ExitCodeOf.
-  std::unique_ptr<AnalyzedTrace> Read(const std::string& path, int& exit_code) const;
+  // `snapshots`: as in AnalysesOptions.
+  std::unique_ptr<AnalyzedTrace> Read(const std::string& path, int& exit_code,
+                                      const std::vector<uint64_t>& snapshots = {}) const;
 
  private:
   AnalyzeOptions options_;

@@ -19,7 +19,8 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     out.Heading("Account of " + DeviceText(account.device));
     std::vector<std::vector<std::string>> rows;
     rows.push_back({"", "at the peak", "at the end", ""});
-    const auto row = [&](std::string name, const std::string& peak, const std::string& end, std::string note) {
+    const auto row = [&](std::string name, const std::string& peak, const std::string& end,
+                         std::string note) {
       rows.push_back({std::move(name), peak, end, std::move(note)});
     };
     const Account& p = account.at_peak;
@@ -31,7 +32,8 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     std::map<std::string, std::pair<uint64_t, uint64_t>> libraries;
     for (const NamedShare& share : p.libraries) libraries[share.name].first = share.bytes;
     for (const NamedShare& share : e.libraries) libraries[share.name].second = share.bytes;
-    std::vector<std::pair<std::string, std::pair<uint64_t, uint64_t>>> sorted(libraries.begin(), libraries.end());
+    std::vector<std::pair<std::string, std::pair<uint64_t, uint64_t>>> sorted(libraries.begin(),
+                                                                              libraries.end());
     std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
       return std::max(a.second.first, a.second.second) > std::max(b.second.first, b.second.second);
     });
@@ -50,8 +52,11 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     }
     if (p.measured || e.measured) {
       row("unattributed", Signed(p.unattributed), Signed(e.unattributed),
-          "context, modules, driver, other processes; " + Signed(e.unattributed_before) + " before the first allocation");
-      row("used", FormatBytes(p.used), FormatBytes(e.used), "of " + FormatBytes(e.total != 0 ? e.total : p.total));
+          "context, modules, driver, other processes; " + Signed(e.unattributed_before) +
+              " before the first allocation" +
+              (e.launches != 0 ? ", " + FormatBytes(e.launches) + " at first launches of kernels" : ""));
+      row("used", FormatBytes(p.used), FormatBytes(e.used),
+          "of " + FormatBytes(e.total != 0 ? e.total : p.total));
     } else {
       row("sum", FormatBytes(p.used), FormatBytes(e.used), "the device itself was not asked");
     }
@@ -76,6 +81,7 @@ nlohmann::ordered_json AccountJson(const AnalyzedTrace& trace, const Account& ac
   json["managed_bytes"] = account.managed;
   json["unattributed_bytes"] = account.unattributed;
   json["unattributed_before_bytes"] = account.unattributed_before;
+  json["kernel_launches_bytes"] = account.launches;
   json["used_bytes"] = account.used;
   json["total_bytes"] = account.total;
   json["measured"] = account.measured;
@@ -101,7 +107,8 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
       reserved_peak = check->second.reported_reserved_peak;
       reserved_last = check->second.reported_reserved;
     }
-    // What the program's tensors take, whatever the allocator: its blocks, else what PyTorch asked of the driver.
+    // What the program's tensors take, whatever the allocator: its blocks, else what PyTorch asked of the
+    // driver.
     uint64_t tensors = blocks.peak_bytes;
     if (blocks.births == 0) {
       for (const PeakFinding& peak : findings.peaks) {

@@ -13,8 +13,9 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     // Libraries probe: a call that fails is normal for them and shown only on request.
     if (error.kind == ErrorFinding::Kind::kFailedCall && detail == 0) continue;
     if (rows.size() >= (detail > 0 ? 50u : 5u)) break;
-    rows.push_back({std::string(ErrorKindName(error.kind)), FormatCount(error.count) + "×", Printable(error.api),
-                    error.result != 0 ? "error " + std::to_string(error.result) : "", Printable(error.place.Short())});
+    rows.push_back({std::string(ErrorKindName(error.kind)), FormatCount(error.count) + "×",
+                    Printable(error.api), error.result != 0 ? "error " + std::to_string(error.result) : "",
+                    Printable(error.place.Short())});
   }
   if (rows.empty()) return;
   out.Heading("Errors");

@@ -24,7 +24,8 @@ uint64_t SinceStart(const AnalyzedTrace& trace, uint64_t time_us) {
 
 nlohmann::ordered_json MomentJson(const Moment& moment, const AnalyzedTrace& trace) {
   nlohmann::ordered_json json;
-  json["event"] = moment.index == kNoIndex ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(moment.index);
+  json["event"] =
+      moment.index == kNoIndex ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(moment.index);
   json["seconds"] = static_cast<double>(SinceStart(trace, moment.time_us)) / 1e6;
   if (moment.step >= 0) {
     json["step"] = static_cast<uint64_t>(moment.step);
@@ -48,7 +49,8 @@ std::string Sparkline(const std::vector<CurvePoint>& curve, size_t width) {
   static const char* const kBars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   if (curve.size() < 2 || width == 0) return "";
   // By bytes, or by count where sizes are unknown.
-  const bool by_bytes = std::any_of(curve.begin(), curve.end(), [](const CurvePoint& p) { return p.bytes != 0; });
+  const bool by_bytes =
+      std::any_of(curve.begin(), curve.end(), [](const CurvePoint& p) { return p.bytes != 0; });
   std::vector<uint64_t> columns;
   const size_t used = std::min(width, curve.size());
   for (size_t i = 0; i < used; ++i) {
@@ -115,7 +117,9 @@ nlohmann::ordered_json StackJson(const AnalyzedTrace& trace, OriginId origin) {
   return stack;
 }
 
-std::string DeviceText(int32_t device) { return device < 0 ? "host" : "device " + std::to_string(device); }
+std::string DeviceText(int32_t device) {
+  return device < 0 ? "host" : "device " + std::to_string(device);
+}
 
 std::string SpaceKey(Space space) {
   std::string name(SpaceName(space));

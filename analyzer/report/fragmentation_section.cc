@@ -1,5 +1,5 @@
-// How much of what caching allocators hold cannot be used: holes, what pins them, and segments that were taken
-// although enough was free.
+// How much of what caching allocators hold cannot be used: holes, what pins them, and segments that were
+// taken although enough was free.
 #include <algorithm>
 
 #include "analyzer/analyzed_trace.h"
@@ -29,13 +29,14 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
       }
       out.Field("needless", text);
     }
-    for (const auto& [name, moment] : {std::pair<const char*, const FragmentationMoment*>{"worst", &finding.worst},
-                                       {"at the end", &finding.last}}) {
+    for (const auto& [name, moment] :
+         {std::pair<const char*, const FragmentationMoment*>{"worst", &finding.worst},
+          {"at the end", &finding.last}}) {
       if (moment->reserved == 0) continue;
       out.Field(name, FormatBytes(moment->gap_bytes) + " in holes beside live tensors, " +
                           FormatBytes(moment->empty_segments_bytes) + " in empty segments, of " +
-                          FormatBytes(moment->reserved) + "; largest request that fits: " +
-                          FormatBytes(moment->largest_fit));
+                          FormatBytes(moment->reserved) +
+                          "; largest request that fits: " + FormatBytes(moment->largest_fit));
     }
     std::vector<std::vector<std::string>> rows;
     for (const Pin& pin : finding.worst.pins) {

@@ -17,10 +17,13 @@ std::string What(const GrowthFinding& growth) {
   if (growth.level == Level::kHandle) return Printable(growth.api);
   if (growth.kind == GrowthKind::kStrandedCache) return "allocator cache";
   if (growth.level == Level::kBlock) return "tensors";
-  return std::string(SpaceName(growth.space)) + (growth.library.empty() ? "" : ", " + Printable(growth.library));
+  return std::string(SpaceName(growth.space)) +
+         (growth.library.empty() ? "" : ", " + Printable(growth.library));
 }
 
-std::string Percent(double part) { return std::to_string(static_cast<int>(std::lround(part * 100))) + " %"; }
+std::string Percent(double part) {
+  return std::to_string(static_cast<int>(std::lround(part * 100))) + " %";
+}
 
 void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
@@ -121,7 +124,8 @@ nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFindin
   nlohmann::ordered_json& curve = json["curve"] = nlohmann::ordered_json::array();
   for (const CurvePoint& point : growth.curve) curve.push_back({point.step, point.bytes, point.count});
   nlohmann::ordered_json& stacks = json["stacks"] = nlohmann::ordered_json::array();
-  for (size_t i = 0; i < growth.origins.size() && i < 3; ++i) stacks.push_back(StackJson(trace, growth.origins[i]));
+  for (size_t i = 0; i < growth.origins.size() && i < 3; ++i)
+    stacks.push_back(StackJson(trace, growth.origins[i]));
   return json;
 }
 

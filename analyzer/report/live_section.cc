@@ -1,5 +1,5 @@
-// What is live at the end of the trace. For a program without a framework this is the classic list of memory that
-// was never freed; live memory at exit is not by itself a leak.
+// What is live at the end of the trace. For a program without a framework this is the classic list of memory
+// that was never freed; live memory at exit is not by itself a leak.
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
 #include "analyzer/report/sections.h"
@@ -30,7 +30,8 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
         ++hidden;
         continue;
       }
-      rows.push_back({FormatBytes(line.bytes), FormatCount(line.count), Shorten(Printable(line.place.Short()), 70)});
+      rows.push_back(
+          {FormatBytes(line.bytes), FormatCount(line.count), Shorten(Printable(line.place.Short()), 70)});
     }
     if (rows.empty()) continue;
     out.Heading("Live at the end on " + DeviceText(live.device) + ": " + FormatExactBytes(bytes) + " in " +
@@ -50,7 +51,8 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
       entry["bytes"] = line.bytes;
       entry["count"] = line.count;
       entry["allocator_segments"] = live.level == Level::kSegment && AllocatorOnly(findings, line);
-      if (!line.origins.empty() && lines.size() < 50) entry["stack"] = StackJson(trace, line.origins.front().origin);
+      if (!line.origins.empty() && lines.size() < 50)
+        entry["stack"] = StackJson(trace, line.origins.front().origin);
       lines.push_back(std::move(entry));
     }
     list.push_back({{"device", live.device},

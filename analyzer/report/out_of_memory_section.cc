@@ -15,16 +15,19 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     if (++shown > (detail > 0 ? 20u : 3u)) break;
     out.Line("  " + FormatExactBytes(finding.asked) + " asked at " + Printable(finding.place.Short()) + " " +
              MomentText(finding.moment, trace) + (finding.driver ? " (" + Printable(finding.api) + ")" : ""));
-    out.Field("  then", FormatBytes(finding.allocated) + " in tensors, " + FormatBytes(finding.empty_segments_bytes) +
-                            " in empty segments, " + FormatBytes(finding.gap_bytes) + " in holes (largest fit " +
+    out.Field("  then", FormatBytes(finding.allocated) + " in tensors, " +
+                            FormatBytes(finding.empty_segments_bytes) + " in empty segments, " +
+                            FormatBytes(finding.gap_bytes) + " in holes (largest fit " +
                             FormatBytes(finding.largest_fit) + "), " + FormatBytes(finding.other_segments) +
                             " of other libraries");
     if (finding.measured) {
-      out.Field("  device", FormatBytes(finding.device_free) + " free of " + FormatBytes(finding.device_total) + ", " +
+      out.Field("  device", FormatBytes(finding.device_free) + " free of " +
+                                FormatBytes(finding.device_total) + ", " +
                                 FormatSignedBytes(finding.unattributed) + " unattributed");
     }
     for (size_t i = 0; i < finding.largest.size() && i < (detail > 0 ? 12u : 3u); ++i) {
-      out.Field("  held", FormatBytes(finding.largest[i].bytes) + "  " + Printable(finding.largest[i].place.Short()));
+      out.Field("  held",
+                FormatBytes(finding.largest[i].bytes) + "  " + Printable(finding.largest[i].place.Short()));
     }
     if (!finding.advice.empty()) out.Field("  advice", finding.advice);
   }

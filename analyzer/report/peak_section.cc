@@ -14,7 +14,9 @@ bool HasBlockPeak(const Findings& findings, int32_t device) {
   });
 }
 
-std::string_view LevelText(Level level) { return level == Level::kBlock ? "tensors" : "driver allocations"; }
+std::string_view LevelText(Level level) {
+  return level == Level::kBlock ? "tensors" : "driver allocations";
+}
 
 void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
@@ -42,7 +44,8 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     }
     out.Table(rows, {true, true, true, false});
     if (peak.born_last != kNoOrigin) {
-      out.Field("reached by", FormatBytes(peak.born_last_bytes) + " at " + Printable(peak.born_last_place.Short()));
+      out.Field("reached by",
+                FormatBytes(peak.born_last_bytes) + " at " + Printable(peak.born_last_place.Short()));
     }
     if (detail > 0) {
       for (const NamedShare& phase : peak.by_phase) {
@@ -54,21 +57,23 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
       for (size_t i = 0; i < peak.oldest.size() && i < 5; ++i) {
         const PeakBlock& block = peak.oldest[i];
         out.Field("oldest", FormatBytes(block.bytes) + ", alive for " +
-                                FormatDuration(peak.moment.time_us - std::min(peak.moment.time_us, block.birth_time_us)) +
+                                FormatDuration(peak.moment.time_us -
+                                               std::min(peak.moment.time_us, block.birth_time_us)) +
                                 " at the peak, born at " +
                                 Printable(findings.groups[findings.origins[block.origin].group].Short()));
       }
     }
     for (size_t i = 0; i < peak.next.size() && i < (detail > 0 ? 8u : 1u); ++i) {
       const OtherPeak& next = peak.next[i];
-      out.Field("next peak", FormatBytes(next.bytes) + " " + MomentText(next.moment, trace) + ", reached at " +
-                                 Printable(next.born_last.Short()));
+      out.Field("next peak", FormatBytes(next.bytes) + " " + MomentText(next.moment, trace) +
+                                 ", reached at " + Printable(next.born_last.Short()));
     }
   }
   for (size_t i = 0; i < findings.advice.size() && i < (detail > 0 ? 20u : 2u); ++i) {
     const PeakAdvice& advice = findings.advice[i];
-    out.Field("advice", FormatBytes(advice.bytes) + " at " + Printable(advice.place.Short()) + ": " + advice.text +
-                            " (peak without it: about " + FormatBytes(advice.peak_without) + ")");
+    out.Field("advice", FormatBytes(advice.bytes) + " at " + Printable(advice.place.Short()) + ": " +
+                            advice.text + " (peak without it: about " + FormatBytes(advice.peak_without) +
+                            ")");
   }
 }
 
@@ -120,7 +125,8 @@ nlohmann::ordered_json PeakJson(const AnalyzedTrace& trace, const PeakFinding& p
   nlohmann::ordered_json& stacks = json["by_stack"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < peak.by_origin.size() && i < 50; ++i) {
     const ShareOrigin& share = peak.by_origin[i];
-    stacks.push_back({{"bytes", share.bytes}, {"count", share.count}, {"stack", StackJson(trace, share.origin)}});
+    stacks.push_back(
+        {{"bytes", share.bytes}, {"count", share.count}, {"stack", StackJson(trace, share.origin)}});
   }
   if (peak.born_last != kNoOrigin) {
     json["reached_by"] = PlaceJson(peak.born_last_place);

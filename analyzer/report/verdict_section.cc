@@ -25,7 +25,8 @@ void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
       break;
   }
   if (findings.out_of_memory_count != 0) {
-    out.Line(out.Red(Plural(findings.out_of_memory_count, "allocation") + " failed for lack of memory, see below"));
+    out.Line(out.Red(Plural(findings.out_of_memory_count, "allocation") +
+                     " failed for lack of memory, see below"));
   }
   const Steps& steps = findings.steps;
   if (steps.count != 0) {
@@ -44,7 +45,7 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   for (const Culprit& culprit : verdict.culprits) {
     nlohmann::ordered_json json = PlaceJson(culprit.place);
     json["kind"] = culprit.kind;
-    json["space"] = culprit.level == Level::kHandle ? "handle"
+    json["space"] = culprit.level == Level::kHandle  ? "handle"
                     : culprit.level == Level::kBlock ? "device"
                                                      : SpaceKey(culprit.space);
     json["device"] = culprit.device;

@@ -1,0 +1,100 @@
+// The judgement of curves, without traces.
+#include <gtest/gtest.h>
+
+#include "analyzer/analyses/suppressions.h"
+#include "analyzer/analyses/trend.h"
+#include "analyzer/commands/limits.h"
+
+namespace gpumemtrace::analyzer {
+namespace {
+
+std::vector<FloorPoint> Curve(const std::vector<uint64_t>& counts, uint64_t size = 100) {
+  std::vector<FloorPoint> floors;
+  for (size_t i = 0; i < counts.size(); ++i)
+    floors.push_back({static_cast<double>(i), counts[i] * size, counts[i]});
+  return floors;
+}
+
+TEST(TrendTest, StraightGrowthIsALeakWithItsExactRate) {
+  std::vector<uint64_t> counts;
+  for (uint64_t i = 0; i < 40; ++i) counts.push_back(2 * i);
+  const Trend trend = JudgeTrend(Curve(counts), 39, TrendBy::kCount);
+  EXPECT_EQ(trend.kind, GrowthKind::kLeak);
+  EXPECT_TRUE(trend.still_growing);
+  EXPECT_DOUBLE_EQ(trend.bytes_per_step, 200);
+  EXPECT_DOUBLE_EQ(trend.count_per_step, 2);
+  EXPECT_GT(trend.confidence, 0.99);
+}
+
+TEST(TrendTest, NothingGrowsInALevelCurve) {
+  EXPECT_FALSE(JudgeTrend(Curve({3, 3, 3, 3, 3, 3}), 5, TrendBy::kCount).grows);
+}
+
+TEST(TrendTest, GrowthThatStopsHasSaturated) {
+  std::vector<uint64_t> counts;
+  for (uint64_t i = 0; i < 20; ++i) counts.push_back(std::min<uint64_t>(i, 16));
+  EXPECT_EQ(JudgeTrend(Curve(counts), 19, TrendBy::kCount).kind, GrowthKind::kSaturated);
+}
+
+TEST(TrendTest, OneJumpIsAOneOff) {
+  EXPECT_EQ(JudgeTrend(Curve({1, 1, 1, 9, 9, 9, 9, 9}), 7, TrendBy::kCount).kind, GrowthKind::kOneOff);
+}
+
+TEST(TrendTest, TeethWithALevelFloorAreSawTooth) {
+  std::vector<uint64_t> counts;
+  for (uint64_t i = 0; i < 55; ++i) counts.push_back(i % 10);
+  EXPECT_EQ(JudgeTrend(Curve(counts), 54, TrendBy::kCount).kind, GrowthKind::kSawtooth);
+}
+
+TEST(TrendTest, TeethWithARisingFloorAreALeak) {
+  std::vector<uint64_t> counts;
+  for (uint64_t i = 0; i < 100; ++i) counts.push_back(i % 10 + i / 10 * 5);
+  EXPECT_EQ(JudgeTrend(Curve(counts), 99, TrendBy::kCount).kind, GrowthKind::kLeak);
+}
+
+TEST(TrendTest, LargerObjectsInEqualNumberAreLongerSteps) {
+  std::vector<FloorPoint> floors;
+  for (uint64_t i = 0; i < 30; ++i) floors.push_back({static_cast<double>(i), 100 * (i + 1), 1});
+  EXPECT_EQ(JudgeTrend(floors, 29, TrendBy::kCount).kind, GrowthKind::kLongerSteps);
+}
+
+TEST(TrendTest, TheMedianSlopeIgnoresOutliers) {
+  std::vector<std::pair<double, double>> points;
+  for (int i = 0; i < 50; ++i) points.emplace_back(i, 3.0 * i + (i == 20 ? 1e6 : 0));
+  EXPECT_NEAR(TheilSenSlope(points), 3.0, 1e-9);
+}
+
+TEST(SuppressionsTest, PatternsAreThoseOfLeakSanitizer) {
+  EXPECT_TRUE(MatchesPattern("Allocate", "c10::cuda::Allocate(int)"));
+  EXPECT_TRUE(MatchesPattern("^c10::*Allocate", "c10::cuda::Allocate(int)"));
+  EXPECT_FALSE(MatchesPattern("^cuda", "c10::cuda::Allocate(int)"));
+  EXPECT_TRUE(MatchesPattern("train.py$", "/home/user/train.py"));
+  EXPECT_FALSE(MatchesPattern("train$", "/home/user/train.py"));
+  const Suppressions suppressions({"# known", "leak:libnccl", "  leak:*cache*  ", "race:x"});
+  EXPECT_EQ(suppressions.Match("libnccl.so.2"), "libnccl");
+  EXPECT_EQ(suppressions.Match("my_cache.py"), "*cache*");
+  EXPECT_EQ(suppressions.Match("train.py"), "");
+  EXPECT_EQ(suppressions.malformed().size(), 1u);
+}
+
+TEST(LimitsTest, AmountsAreParsed) {
+  uint64_t bytes = 0;
+  EXPECT_TRUE(ParseBytes("40GiB", false, bytes));
+  EXPECT_EQ(bytes, uint64_t{40} << 30);
+  EXPECT_TRUE(ParseBytes("1.5M", false, bytes));
+  EXPECT_EQ(bytes, uint64_t{3} << 19);
+  EXPECT_TRUE(ParseBytes("2KB/step", true, bytes));
+  EXPECT_EQ(bytes, 2000u);
+  EXPECT_TRUE(ParseBytes("512", false, bytes));
+  EXPECT_EQ(bytes, 512u);
+  for (const char* wrong : {"", "GiB", "-1", "1XB", "1/step", "nan", "1e30"})
+    EXPECT_FALSE(ParseBytes(wrong, false, bytes)) << wrong;
+  double fraction = 0;
+  EXPECT_TRUE(ParseFraction("2%", fraction));
+  EXPECT_DOUBLE_EQ(fraction, 0.02);
+  EXPECT_TRUE(ParseFraction("0.5", fraction));
+  EXPECT_FALSE(ParseFraction("two", fraction));
+}
+
+}  // namespace
+}  // namespace gpumemtrace::analyzer

@@ -1,0 +1,98 @@
+// A make-believe training program: lines of Python that allocate tensors through a caching allocator, lines
+// of C++ that call the driver, and their frees, written as a trace.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/synthetic/caching_allocator.h"
+#include "tests/synthetic/trace_builder.h"
+
+namespace gpumemtrace::synthetic {
+
+constexpr uint64_t kKiB = uint64_t{1} << 10;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// A live tensor or driver allocation.
+struct Memory {
+  uint64_t birth = TraceBuilder::kNone;
+  uint64_t address = 0;
+  uint64_t size = 0;
+  int32_t device = 0;
+  bool block = true;
+  Space space = DEVICE;
+  uint32_t api = 0;
+};
+
+class Program {
+ public:
+  explicit Program(const std::string& path = "", uint64_t capacity = 80 * kGiB);
+
+  TraceBuilder& trace() { return trace_; }
+  CachingAllocator& allocator() { return *allocator_; }
+
+  // Stacks. A user line, below it calls of a framework: "torch" puts Module.__call__ and functional in
+  // between.
+  Stack Line(uint32_t line) { return trace_.Python({{script_, line}}); }
+  // `line` of the script calls a function of the script that stands at `inner`.
+  Stack Line(uint32_t line, uint32_t inner);
+  // The line runs through `depth` frames of torch; `op` tells the innermost one apart.
+  Stack Torch(uint32_t line, uint32_t op);
+  // The line calls optimizer.step.
+  Stack Optimizer(uint32_t line, uint32_t op);
+  // The line calls torch.load.
+  Stack Load(uint32_t line);
+
+  // A tensor. `native` tells ops of one Python line apart.
+  Memory New(Stack python, uint64_t bytes, uint32_t op = 1, uint64_t stream = 0);
+  // Made on an autograd thread for the forward line.
+  Memory NewBackward(Stack forward, uint64_t bytes, uint32_t op = 1);
+  // A driver allocation by `library` (a module path), from Python or native code.
+  Memory Driver(Stack python, Stack native, Space space, uint64_t bytes,
+                const std::string& api = "cudaMalloc");
+  // A handle, e.g. of cublasCreate_v2.
+  Memory Handle(Stack python, const std::string& api);
+  void Free(const Memory& memory);
+  void Free(std::vector<Memory>& memory) {
+    for (const Memory& one : memory) Free(one);
+    memory.clear();
+  }
+  void EmptyCache() { allocator_->EmptyCache(); }
+  // The driver's own figure.
+  void Read(uint64_t more_used = 0);
+
+  // main + offset of the user's C++ program, outermost first.
+  Stack Native(const std::vector<uint64_t>& offsets);
+  void Finish() { trace_.Finish(); }
+  uint32_t script() const { return script_; }
+  bool failed() const { return failed_; }
+
+ private:
+  TraceBuilder trace_;
+  std::unique_ptr<CachingAllocator> allocator_;
+  std::map<uint64_t, Memory> segments_;
+  uint64_t capacity_;
+  uint64_t driver_bytes_ = 0;
+  uint64_t next_address_ = uint64_t{0x7e} << 40;
+  uint64_t next_handle_ = 0x1000;
+  uint32_t script_;
+  uint32_t module_call_;
+  uint32_t functional_;
+  uint32_t optimizer_wrapper_;
+  uint32_t optimizer_step_;
+  uint32_t load_;
+  uint32_t c10_;
+  uint32_t torch_;
+  uint32_t program_;
+  uint32_t autograd_thread_;
+  Stack current_python_ = 0;
+  Stack current_native_ = 0;
+  bool failed_ = false;
+};
+
+}  // namespace gpumemtrace::synthetic

@@ -1,0 +1,38 @@
+// gpumem-synthesize: writes a synthetic trace.
+//   gpumem-synthesize OUT loop EVENTS [LEAK-BYTES-PER-STEP]
+//   gpumem-synthesize OUT NAME [SEED]          one of the scenarios
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/synthetic/scenarios.h"
+
+int main(int argc, char** argv) {
+  using namespace gpumemtrace::synthetic;
+  if (argc < 3) {
+    std::fprintf(stderr,
+                 "usage: gpumem-synthesize OUT loop EVENTS [LEAK-BYTES]\n"
+                 "       gpumem-synthesize OUT SCENARIO [SEED]\n");
+    for (const Scenario& scenario : Scenarios()) std::fprintf(stderr, "  %s\n", scenario.name.c_str());
+    return 64;
+  }
+  const std::string name = argv[2];
+  if (name == "loop") {
+    Program program(argv[1]);
+    TrainingLoop(program, argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1'000'000,
+                 argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 512);
+    program.Finish();
+    return 0;
+  }
+  for (const Scenario& scenario : Scenarios()) {
+    if (scenario.name != name) continue;
+    Program program(argv[1]);
+    const Truth truth = scenario.run(program, argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
+    program.Finish();
+    std::printf("%s %.0f bytes/step, %llu steps\n", truth.verdict.c_str(), truth.bytes_per_step,
+                static_cast<unsigned long long>(truth.steps));
+    return 0;
+  }
+  std::fprintf(stderr, "gpumem-synthesize: no scenario is called %s\n", name.c_str());
+  return 64;
+}
