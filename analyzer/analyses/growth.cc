@@ -171,16 +171,16 @@ class Engine {
     return false;
   }
 
-  // Most of what was added came in equal portions.
-  static bool EvenRises(const History& history) {
+  // Most of what stayed came in equal portions, one a step.
+  bool EvenRises(const History& history) const {
     std::map<uint64_t, size_t> portions;
-    const auto& intervals = history.intervals();
+    const std::vector<FloorPoint> floors = Floors(history, steps_);
     size_t rises = 0;
     size_t most = 0;
-    for (size_t i = 1; i < intervals.size(); ++i) {
-      if (intervals[i].bytes_min <= intervals[i - 1].bytes_min) continue;
+    for (size_t i = 1; i < floors.size(); ++i) {
+      if (floors[i].bytes <= floors[i - 1].bytes) continue;
       ++rises;
-      most = std::max(most, ++portions[intervals[i].bytes_min - intervals[i - 1].bytes_min]);
+      most = std::max(most, ++portions[floors[i].bytes - floors[i - 1].bytes]);
     }
     return most * 10 >= rises * 7;
   }

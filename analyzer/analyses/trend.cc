@@ -153,7 +153,8 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
     }
   }
 
-  const double quiet = std::max(0.0, last_step - end_step);
+  // What a step leaves behind shows when the next one allocates, so the last step may be silent.
+  const double quiet = std::max(0.0, last_step - end_step - 1);
   trend.still_growing = Chance(rises.size(), end_step - trend.since_step, quiet) >= kEnded;
   if (!trend.still_growing) {
     // Many rises that then stop: something filled up. Few: state that came in parts.
