@@ -36,7 +36,7 @@ enum class EventKind : uint8_t {
   kHandleCreate = 23,       // handle, -, -, - (the API name tells which sort)
   kHandleDestroy = 24,      // handle, -, -, -
   // A clock for programs whose allocator sits above the driver: thinned out, and silent once blocks are seen.
-  kKernelLaunch = 25,       // function or executable handle, -, device bytes that its first launch took, -
+  kKernelLaunch = 25,  // function or executable handle, -, device bytes that its first launch took, -
   // Blocks: what a caching allocator gave to the program. argument[0] and [1] are the allocator's own
   // totals after the event: allocated bytes and reserved bytes of this device.
   kBlockAllocate = 40,     // start, bytes

@@ -6,18 +6,9 @@ namespace gpumemtrace::analyzer {
 
 std::span<const Section* const> AllSections() {
   static const std::array kSections = {
-      &kVerdictSection,
-      &kRecordedSection,
-      &kCompletenessSection,
-      &kSelfCheckSection,
-      &kOutOfMemorySection,
-      &kGrowthSection,
-      &kHoldersSection,
-      &kPeakSection,
-      &kFragmentationSection,
-      &kAccountSection,
-      &kLiveSection,
-      &kErrorsSection,
+      &kVerdictSection,       &kRecordedSection, &kCompletenessSection, &kSelfCheckSection,
+      &kOutOfMemorySection,   &kGrowthSection,   &kHoldersSection,      &kPeakSection,
+      &kFragmentationSection, &kAccountSection,  &kLiveSection,         &kErrorsSection,
   };
   return kSections;
 }

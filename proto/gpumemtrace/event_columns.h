@@ -1,5 +1,5 @@
-// Which columns of `Events` (trace.proto) hold an entry for an event: follows from the kind of its site alone.
-// Shared by the writer and the reader, so that they cannot disagree. No includes of ours.
+// Which columns of `Events` (trace.proto) hold an entry for an event: follows from the kind of its site
+// alone. Shared by the writer and the reader, so that they cannot disagree. No includes of ours.
 //
 // Order within an event does not matter (every column is read on its own); within a column, entries stand in
 // the order of the events.
@@ -53,10 +53,14 @@ constexpr bool HasAddress(uint32_t kind) {
 }
 
 // Entries in ALLOCATED and RESERVED.
-constexpr bool HasTotals(uint32_t kind) { return kind >= kBlockAllocate; }
+constexpr bool HasTotals(uint32_t kind) {
+  return kind >= kBlockAllocate;
+}
 
 // Entries in ARGUMENT_0 and ARGUMENT_1.
-constexpr bool HasArguments(uint32_t kind) { return !HasTotals(kind); }
+constexpr bool HasArguments(uint32_t kind) {
+  return !HasTotals(kind);
+}
 
 // An entry in SIZE: when the site says `size_varies`, whatever the kind; else never, except for a BLOCK_FREE
 // whose LIVE entry is 0.

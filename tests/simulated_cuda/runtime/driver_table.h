@@ -12,9 +12,9 @@ namespace simulated_cudart {
 #define DRIVER_FUNCTIONS(X)                                                                                  \
   X(cuInit, cuInit, 2000)                                                                                    \
   X(cuDriverGetVersion, cuDriverGetVersion, 2020)                                                            \
-  X(cuDeviceGetCount, cuDeviceGetCount, 2000) X(cuDeviceGet, cuDeviceGet, 2000) X(                           \
-      cuCtxSetCurrent, cuCtxSetCurrent, 4000) X(cuCtxGetCurrent, cuCtxGetCurrent,                            \
-                                                4000) X(cuCtxSynchronize, cuCtxSynchronize, 2000)            \
+  X(cuDeviceGetCount, cuDeviceGetCount, 2000)                                                                \
+  X(cuDeviceGet, cuDeviceGet, 2000) X(cuCtxSetCurrent, cuCtxSetCurrent, 4000) X(                             \
+      cuCtxGetCurrent, cuCtxGetCurrent, 4000) X(cuCtxSynchronize, cuCtxSynchronize, 2000)                    \
       X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000) X(                                         \
           cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, 11000) X(cuMemGetInfo, cuMemGetInfo_v2, 3020) \
           X(cuMemAlloc, cuMemAlloc_v2, 3020) X(cuMemAllocPitch, cuMemAllocPitch_v2, 3020) X(                 \
@@ -58,14 +58,14 @@ namespace simulated_cudart {
                                                               X(cuEventDestroy, cuEventDestroy_v2, 4000)
 
 // Functions asked for twice: with the default flag and with the per-thread default stream.
-#define DRIVER_STREAM_FUNCTIONS(X)                                                                    \
-  X(cuMemAllocAsync, cuMemAllocAsync, 11020)                                                          \
-  X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020)                                          \
-  X(cuMemFreeAsync, cuMemFreeAsync, 11020) X(cuGraphLaunch, cuGraphLaunch, 10000)                     \
-      X(cuStreamSynchronize, cuStreamSynchronize, 2000) X(cuStreamWaitEvent, cuStreamWaitEvent, 3020) \
-          X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010)                                     \
-              X(cuStreamEndCapture, cuStreamEndCapture, 10000)                                        \
-                  X(cuStreamIsCapturing, cuStreamIsCapturing, 10000) X(cuEventRecord, cuEventRecord, 2000)
+#define DRIVER_STREAM_FUNCTIONS(X)                                                                          \
+  X(cuMemAllocAsync, cuMemAllocAsync, 11020)                                                                \
+  X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020)                                                \
+  X(cuMemFreeAsync, cuMemFreeAsync, 11020)                                                                  \
+  X(cuGraphLaunch, cuGraphLaunch, 10000) X(cuStreamSynchronize, cuStreamSynchronize, 2000)                  \
+      X(cuStreamWaitEvent, cuStreamWaitEvent, 3020) X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010) \
+          X(cuStreamEndCapture, cuStreamEndCapture, 10000)                                                  \
+              X(cuStreamIsCapturing, cuStreamIsCapturing, 10000) X(cuEventRecord, cuEventRecord, 2000)
 
 struct DriverTable {
   decltype(&::cuGetProcAddress_v2) get_proc_address;
