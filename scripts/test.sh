@@ -113,6 +113,6 @@ for sanitizer in asan tsan; do
     done
   fi
 done
-if [ -x scripts/fuzz.sh ]; then step fuzz-smoke scripts/fuzz.sh 60; fi
+if [ -x scripts/fuzz.sh ]; then step fuzz-smoke scripts/fuzz.sh 30; fi
 step tidy check_tidy
 finish
