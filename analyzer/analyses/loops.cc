@@ -168,10 +168,30 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
       size_t end = begin;
       while (end < votes.size() && votes[end].visits->count() <= least + slack) ++end;
       const uint32_t count = static_cast<uint32_t>(end - begin);
-      // The line that comes first in the loop begins an iteration.
-      size_t first = begin;
+      // The line that comes first in the loop begins an iteration. Lines that ran as often by chance, e.g.
+      // while as many layers were made as there are steps, span less of the run or repeat one stack only.
+      const auto span = [](const Vote& vote) {
+        const auto& positions = vote.visits->positions();
+        return positions.back().index - positions.front().index;
+      };
+      uint64_t widest = 0;
+      bool any_strong = false;
       for (size_t i = begin; i < end; ++i) {
-        if (nodes_[votes[i].node].ordinal < nodes_[votes[first].node].ordinal) first = i;
+        widest = std::max(widest, span(votes[i]));
+        any_strong = any_strong || votes[i].visits == &nodes_[votes[i].node].strong;
+      }
+      size_t first = end;
+      for (size_t i = begin; i < end; ++i) {
+        const bool strong = votes[i].visits == &nodes_[votes[i].node].strong;
+        if (span(votes[i]) * 2 < widest || (any_strong && !strong)) continue;
+        if (first == end || nodes_[votes[i].node].ordinal < nodes_[votes[first].node].ordinal) first = i;
+      }
+      // The widest may be a repetition of one stack beside certain lines that span little.
+      if (first == end) {
+        first = begin;
+        for (size_t i = begin; i < end; ++i) {
+          if (span(votes[i]) > span(votes[first])) first = i;
+        }
       }
       Candidate candidate;
       candidate.visits = votes[first].visits;

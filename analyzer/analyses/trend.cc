@@ -9,7 +9,7 @@ namespace {
 // Rises in fewer distinct steps than this are one-offs: late state, plans, workspaces.
 constexpr uint64_t kFewestRises = 3;
 // The chance, were the growth still going on, that it shows nothing for so long: below it, it has ended.
-constexpr double kEnded = 0.05;
+constexpr double kEnded = 0.02;
 // Growth in the later half below this part of that in the earlier half: a cache that fills up.
 constexpr double kSlowing = 0.34;
 
