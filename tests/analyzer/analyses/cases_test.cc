@@ -68,8 +68,8 @@ TEST_P(CasesTest, IsJudgedRight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(H200, CasesTest, testing::ValuesIn(Names()), [](const auto& info) {
-  std::string name = "case_" + info.param;
+INSTANTIATE_TEST_SUITE_P(H200, CasesTest, testing::ValuesIn(Names()), [](const auto& test) {
+  std::string name = "case_" + test.param;
   std::replace_if(
       name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return name;

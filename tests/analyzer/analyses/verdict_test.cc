@@ -131,8 +131,8 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Synthetic, VerdictTest, testing::ValuesIn(AllCases()), [](const auto& info) {
-  return info.param.name + "_" + std::to_string(info.param.seed);
+INSTANTIATE_TEST_SUITE_P(Synthetic, VerdictTest, testing::ValuesIn(AllCases()), [](const auto& test) {
+  return test.param.name + "_" + std::to_string(test.param.seed);
 });
 
 }  // namespace
