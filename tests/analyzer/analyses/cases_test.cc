@@ -22,7 +22,8 @@ nlohmann::json Truths() {
 
 std::vector<std::string> Names() {
   std::vector<std::string> names;
-  for (const auto& [name, truth] : Truths().items()) names.push_back(name);
+  const nlohmann::json truths = Truths();
+  for (const auto& [name, truth] : truths.items()) names.push_back(name);
   return names;
 }
 

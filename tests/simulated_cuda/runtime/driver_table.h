@@ -8,6 +8,8 @@
 
 namespace simulated_cudart {
 
+// clang-format cannot settle on a layout of these lists.
+// clang-format off
 // name, CUDA version asked for
 #define DRIVER_FUNCTIONS(X)                                                                                  \
   X(cuInit, cuInit, 2000)                                                                                    \
@@ -66,6 +68,7 @@ namespace simulated_cudart {
       X(cuStreamWaitEvent, cuStreamWaitEvent, 3020) X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010) \
           X(cuStreamEndCapture, cuStreamEndCapture, 10000)                                                  \
               X(cuStreamIsCapturing, cuStreamIsCapturing, 10000) X(cuEventRecord, cuEventRecord, 2000)
+// clang-format on
 
 struct DriverTable {
   decltype(&::cuGetProcAddress_v2) get_proc_address;
