@@ -190,14 +190,15 @@ __attribute__((noinline)) ThreadSlot* FindSlot() {
     slot->ring.Publish();
   }
   t_state.slot = slot;
-  t_state.generation = g_page.load(std::memory_order_relaxed)->generation.load(std::memory_order_relaxed);
+  t_state.generation = g_page.load(std::memory_order_acquire)->generation.load(std::memory_order_relaxed);
   pthread_setspecific(g_thread_key, slot);
   return slot;
 }
 
 inline ThreadSlot* Slot() {
   const ThreadState& state = t_state;
-  if (state.generation == g_page.load(std::memory_order_relaxed)->generation.load(std::memory_order_relaxed))
+  // Acquire: the page may have been made by another thread; it costs nothing here.
+  if (state.generation == g_page.load(std::memory_order_acquire)->generation.load(std::memory_order_relaxed))
       [[likely]] {
     return state.slot;
   }

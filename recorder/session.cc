@@ -161,6 +161,7 @@ void Session::RunWriter() {
     const uint32_t fullest = writer_.fullest();
     const uint64_t live_blocks = writer_.live_blocks();
     const uint64_t live_bytes = writer_.live_block_bytes();
+    drains_.fetch_add(1, std::memory_order_relaxed);
     drain_lock_.Release();
     census::Observe(sys::MonotonicNs(), live_blocks, live_bytes);
     if (error == 0) stalled_.store(false, std::memory_order_relaxed);
@@ -178,10 +179,17 @@ void Session::MakeRoom(Ring& ring, uint64_t bytes) {
   const sys::KeepErrno keep_errno;
   const sys::Undisturbed undisturbed;
   RingCounters::Add(ring.counters.full, 1);
-  if (stalled_.load(std::memory_order_relaxed) ? !drain_lock_.TryAcquire()
-                                               : !drain_lock_.AcquireFor(kMostPatienceNs)) {
-    stalled_.store(true, std::memory_order_relaxed);
-    return;
+  for (;;) {
+    const uint64_t before = drains_.load(std::memory_order_relaxed);
+    if (stalled_.load(std::memory_order_relaxed) ? drain_lock_.TryAcquire()
+                                                 : drain_lock_.AcquireFor(kMostPatienceNs)) {
+      break;
+    }
+    // Many threads may be in the queue; only a drain that does not end is a stall.
+    if (drains_.load(std::memory_order_relaxed) == before) {
+      stalled_.store(true, std::memory_order_relaxed);
+      return;
+    }
   }
   stalled_.store(false, std::memory_order_relaxed);
   // Somebody may have drained while we waited for the lock.
@@ -189,6 +197,7 @@ void Session::MakeRoom(Ring& ring, uint64_t bytes) {
     writer_.Drain(Writer::Order::kExact);
     if (ring.Reserve(bytes) == nullptr) writer_.Drain(Writer::Order::kEverything);
   }
+  drains_.fetch_add(1, std::memory_order_relaxed);
   drain_lock_.Release();
 }
 

@@ -73,6 +73,8 @@ class Session {
   std::atomic<bool> modules_changed_{false};
   // The file is so slow that a thread waited in vain: do not wait again until a drain is through.
   std::atomic<bool> stalled_{false};
+  // Drains that ended, so that who waits for the lock can tell a queue from a stall.
+  std::atomic<uint64_t> drains_{0};
   bool has_writer_thread_ = false;
   bool said_goodbye_ = false;
 

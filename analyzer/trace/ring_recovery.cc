@@ -75,7 +75,7 @@ struct Pending {
 class Recovery {
  public:
   Recovery(const RingNames& names, TraceModel& model, EventDecoder& decoder, RecoveryReport& report)
-      : names_(names), model_(model), decoder_(decoder), report_(report), intern_(model) {
+      : model_(model), decoder_(decoder), report_(report), intern_(model) {
     stacks_ = names.stacks;
     code_ = names.code;
     for (size_t id = 1; id < model.modules.size(); ++id) trace_modules_.push_back(static_cast<ModuleId>(id));
@@ -378,7 +378,6 @@ class Recovery {
     return true;
   }
 
-  const RingNames& names_;
   TraceModel& model_;
   EventDecoder& decoder_;
   RecoveryReport& report_;

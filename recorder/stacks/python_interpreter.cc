@@ -155,11 +155,10 @@ constinit ColdLock g_lock;
 
 bool FindInterpreter() {
   Symbols symbols = Lookup(RTLD_DEFAULT);
-  const PythonInterpreter* current = g_current.load(std::memory_order_acquire);
   if (symbols.this_thread_state == nullptr) symbols = LookupInLocalObjects();
   const PythonInterpreter found = Examine(symbols);
   const ColdLockGuard guard(g_lock);
-  current = g_current.load(std::memory_order_acquire);
+  const PythonInterpreter* current = g_current.load(std::memory_order_acquire);
   if (current == nullptr ? found.facts.version == 0 && found.facts.reason[0] == '\0'
                          : Same(found, *current)) {
     return false;

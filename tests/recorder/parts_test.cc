@@ -148,8 +148,11 @@ std::vector<std::string> g_lines;
 
 recorder::Options Parse(std::vector<std::string> variables) {
   g_lines.clear();
+  // The options point into the environment, which outlives them in a real process.
+  static std::vector<std::string> kept;
+  kept = std::move(variables);
   std::vector<const char*> environment;
-  for (const std::string& variable : variables) environment.push_back(variable.c_str());
+  for (const std::string& variable : kept) environment.push_back(variable.c_str());
   environment.push_back(nullptr);
   return recorder::ParseOptions(environment.data(), [](const char* line) { g_lines.push_back(line); });
 }
