@@ -1,6 +1,19 @@
 #include "analyzer/analyzed_trace.h"
 
+#include "analyzer/analyses/census_bytes.h"
+
 namespace gpumemtrace::analyzer {
+namespace {
+
+void Conclude(AnalyzedTrace& trace) {
+  trace.ledger.Finish();
+  if (trace.read.fault != TraceFault::kNone) return;
+  trace.analyses.Conclude(trace.symbols);
+  trace.holders.Conclude(trace.analyses.findings(), trace.symbols);
+  TellBytesByCensus(trace.holders, trace.analyses.findings());
+}
+
+}  // namespace
 
 AnalyzedTrace::AnalyzedTrace(const AnalyzeOptions& options)
     : ledger(model), symbols(model, options.symbols), analyses(ledger, options.analyses), holders(ledger) {}
@@ -9,11 +22,16 @@ std::unique_ptr<AnalyzedTrace> Analyze(const std::string& path, const AnalyzeOpt
   auto trace = std::make_unique<AnalyzedTrace>(options);
   trace->path = path;
   trace->read = ReadTrace(path, options.reader, trace->model, trace->ledger);
-  trace->ledger.Finish();
-  if (trace->read.fault == TraceFault::kNone) {
-    trace->analyses.Conclude(trace->symbols);
-    trace->holders.Conclude(trace->analyses.findings(), trace->symbols);
-  }
+  Conclude(*trace);
+  return trace;
+}
+
+std::unique_ptr<AnalyzedTrace> AnalyzeBytes(std::span<const char> bytes, const std::string& name,
+                                            const AnalyzeOptions& options) {
+  auto trace = std::make_unique<AnalyzedTrace>(options);
+  trace->path = name;
+  trace->read = ReadTraceBytes(bytes, name, options.reader, trace->model, trace->ledger);
+  Conclude(*trace);
   return trace;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ struct AnalyzedTrace {
 
 // Reads and analyzes; look at `read.fault` first.
 std::unique_ptr<AnalyzedTrace> Analyze(const std::string& path, const AnalyzeOptions& options);
+
+// The same for a trace in memory; `name` stands for the path.
+std::unique_ptr<AnalyzedTrace> AnalyzeBytes(std::span<const char> bytes, const std::string& name,
+                                            const AnalyzeOptions& options);
 
 // What a command that only reports exits with for this trace.
 int ExitCodeOf(const AnalyzedTrace& trace);

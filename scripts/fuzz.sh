@@ -1,10 +1,10 @@
 #!/bin/sh
 # Fuzzes the trace reader and the ring recovery with libFuzzer, AddressSanitizer and UBSan.
-#   usage: scripts/fuzz.sh [seconds per target, default 60]
+#   usage: scripts/fuzz.sh [seconds per target, default 60]; FUZZ_BUILD names another build folder than build/fuzz
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
-build=build/fuzz
+build=${FUZZ_BUILD:-build/fuzz}
 clang=$(command -v clang++ || command -v clang++-14 || true)
 if [ -z "$clang" ]; then
   echo "fuzz.sh: clang is not installed (scripts/setup.sh installs clang and libclang-rt)" >&2
@@ -18,7 +18,10 @@ ninja -C "$build" fuzz_seeds reader_fuzzer ring_fuzzer
 for target in reader ring; do
   corpus="$build/corpus/$target"
   mkdir -p "$corpus"
+  # Traces of real programs, besides the small made-up ones.
+  more=
+  if [ "$target" = reader ]; then more=tests/fixtures/cases; fi
   echo "== $target: $seconds s"
   "$build/tests/fuzz/${target}_fuzzer" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
-    -max_len=65536 -print_final_stats=1 -artifact_prefix="$build/" "$corpus" "$build/seeds/$target"
+    -max_len=65536 -print_final_stats=1 -artifact_prefix="$build/" "$corpus" "$build/seeds/$target" $more
 done

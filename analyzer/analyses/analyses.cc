@@ -38,7 +38,9 @@ class Analyses::Implementation {
     }
     Summarize(places, findings);
     NameSnapshots(places, findings);
-    findings.verdict = MakeVerdict(findings, collector_.changes(), collector_.gaps());
+    findings.changes = collector_.changes();
+    findings.gaps = collector_.gaps();
+    findings.verdict = MakeVerdict(findings, findings.changes, findings.gaps);
     findings.concluded = true;
   }
 

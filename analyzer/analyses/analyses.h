@@ -35,6 +35,8 @@ class Analyses {
   void Conclude(Symbolizer& symbols);
 
   const Findings& findings() const { return findings_; }
+  // For what is known only later: TellBytesByCensus.
+  Findings& findings() { return findings_; }
 
  private:
   class Implementation;

@@ -111,6 +111,9 @@ void Collector::OnChanges(const Ledger&, std::span<const Change> changes) {
       case ChangeKind::kLaunch:
         Launch(change);
         break;
+      case ChangeKind::kSeen:
+        loops_.See(change.site, change.index, change.time_us);
+        break;
       case ChangeKind::kUnknownFree:
         Error((change.flags & kChangeDoubleFree) != 0 ? ErrorFinding::Kind::kDoubleFree
                                                       : ErrorFinding::Kind::kUnknownFree,
@@ -154,13 +157,14 @@ void Collector::See(const Change& change) {
 }
 
 void Collector::Launch(const Change& change) {
-  loops_.See(change.site, change.index, change.time_us);
+  loops_.SeeLaunch(change.site, change.address, change.index, change.time_us);
+  DeviceState& device = Device(change.device);
+  device.last_launch_index = change.index;
   if (change.size == 0) return;
   // Not an allocation of its own: what the driver took for the kernel is part of what no call accounts for.
   Change place = change;
   place.level = Level::kReservation;
   const OriginId origin = OriginOf(place);
-  DeviceState& device = Device(change.device);
   device.launch_bytes += change.size;
   for (auto& [known, bytes] : device.launches) {
     if (known == origin) {
@@ -178,6 +182,8 @@ void Collector::Birth(const Change& change) {
   Track& track = tracks_[track_of_[origin]];
   usage.Save(device.epoch);
   track.usage.Save(device.epoch);
+  if (device.first_index == kNoIndex) device.first_index = change.index;
+  freed_at_end_.clear();
   usage.Birth(change.index, change.size);
   track.usage.Birth(change.index, change.size);
   See(change);
@@ -195,6 +201,8 @@ void Collector::Birth(const Change& change) {
 
   Peak which = kBlockPeak;
   uint64_t total = 0;
+  if (change.level == Level::kBlock || change.level == Level::kSegment)
+    device.last_birth_index = change.index;
   if (change.level == Level::kBlock) {
     ++device.block_births;
     device.blocks += change.size;
@@ -238,6 +246,7 @@ void Collector::Death(const Change& change) {
   track.usage.Save(device.epoch);
   usage.Death(change.size);
   track.usage.Death(change.size);
+  freed_at_end_.emplace_back(origin, change.size);
   pools_.Death(change);
   if ((change.flags & kChangeOtherDevice) != 0) Error(ErrorFinding::Kind::kOtherDeviceFree, change);
 

@@ -40,6 +40,10 @@ struct DeviceState {
   uint64_t reported_reserved_peak = 0;
   uint64_t block_births = 0;
   uint64_t segment_births = 0;
+  // Events at which something was first made here, last made here, last launched here.
+  uint64_t first_index = kNoIndex;
+  uint64_t last_birth_index = 0;
+  uint64_t last_launch_index = 0;
   std::array<uint32_t, kPeaks> epoch{1, 1, 1};
   HighWater peak[2];  // kBlockPeak, kSegmentPeak
   // Local maximum in progress.
@@ -137,6 +141,8 @@ class Collector : public LedgerObserver {
   uint64_t last_time_us() const { return last_time_us_; }
   uint64_t last_birth_index() const { return last_birth_index_; }
   uint64_t last_birth_time_us() const { return last_birth_time_us_; }
+  // What was freed after the last birth of the run, when everything is taken down.
+  const std::vector<std::pair<OriginId, uint64_t>>& freed_at_end() const { return freed_at_end_; }
   uint64_t changes() const { return change_count_; }
   uint64_t gaps() const { return gaps_; }
 
@@ -180,6 +186,7 @@ class Collector : public LedgerObserver {
   uint64_t last_time_us_ = 0;
   uint64_t last_birth_index_ = 0;
   uint64_t last_birth_time_us_ = 0;
+  std::vector<std::pair<OriginId, uint64_t>> freed_at_end_;
   uint64_t change_count_ = 0;
   uint64_t gaps_ = 0;
   // A segment that was just made. When the next birth is a block in it, a caching allocator made it on behalf

@@ -122,6 +122,10 @@ struct GrowthFinding {
   // Per step, over the part of the run in which it grows. Stranded cache: of reserved minus allocated.
   double bytes_per_step = 0;
   double count_per_step = 0;
+  // Handles cost memory that no call tells: then the bytes are unknown, and never told as 0, unless something
+  // else tells them, which is named here.
+  bool bytes_known = true;
+  std::string bytes_from;
   uint64_t grown_bytes = 0;  // from its beginning to its end
   uint64_t grown_count = 0;
   uint64_t live_bytes = 0;  // at the last step
@@ -366,6 +370,7 @@ struct Culprit {
   Place place;
   double bytes_per_step = 0;
   double count_per_step = 0;
+  bool bytes_known = true;
   double since_step = 0;
   double confidence = 0;
   uint64_t bytes = 0;
@@ -382,6 +387,7 @@ struct Verdict {
   std::vector<std::string> details;
   std::vector<Culprit> culprits;  // worst first
   double bytes_per_step = 0;      // sum over the culprits
+  bool bytes_known = true;        // of at least one culprit
   double confidence = 0;
 };
 
@@ -427,6 +433,8 @@ struct OriginSummary {
 };
 
 struct Findings {
+  uint64_t changes = 0;  // of the live set, in all
+  uint64_t gaps = 0;     // lost parts of the trace
   bool concluded = false;
   Steps steps;
   std::vector<GrowthFinding> growth;  // worst first; leaks before the harmless

@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kCurvePoints = 200;
 // Unattributed memory moves by the driver's own granularity; less than this per run is no growth.
 constexpr uint64_t kLeastUnattributed = 8 << 20;
+// Without steps only what rises in most equal parts of the run is told as a leak.
+constexpr uint64_t kLeastRisesWithoutSteps = 16;
 
 double LastStep(const Steps& steps) {
   return std::max(0.0, static_cast<double>(steps.count) - 1.0);
@@ -130,7 +132,10 @@ class Engine {
       StrandedCache(*device);
       Unattributed(*device);
     }
-    for (GrowthFinding& finding : findings_) Explain(finding);
+    for (GrowthFinding& finding : findings_) {
+      Doubt(finding);
+      Explain(finding);
+    }
     std::stable_sort(findings_.begin(), findings_.end(), [](const GrowthFinding& a, const GrowthFinding& b) {
       const bool leak_a = IsLeak(a.kind);
       const bool leak_b = IsLeak(b.kind);
@@ -410,6 +415,23 @@ class Engine {
     findings_.push_back(std::move(finding));
   }
 
+  // What rose is a leak only where there is something to measure it by.
+  void Doubt(GrowthFinding& finding) const {
+    if (finding.kind != GrowthKind::kLeak) return;
+    if (finding.level == Level::kHandle) {
+      finding.bytes_known = finding.bytes_per_step >= 0.5;
+      if (finding.bytes_known) {
+        finding.bytes_from = "the device's own figure";
+      } else if (!steps_.real()) {
+        // Libraries make handles in bulk when they are first used.
+        finding.kind = GrowthKind::kSetup;
+      }
+    } else if (finding.bytes_per_step < 0.5) {
+      finding.kind = GrowthKind::kSetup;
+    }
+    if (!steps_.real() && finding.rises < kLeastRisesWithoutSteps) finding.kind = GrowthKind::kSetup;
+  }
+
   void Explain(GrowthFinding& finding) {
     if (!steps_.real()) finding.confidence *= 0.6;
     const auto device = collector_.devices().find(finding.device);
@@ -449,7 +471,8 @@ class Engine {
         finding.explanation = "as many objects as before, each larger: the work itself grows";
         break;
       case GrowthKind::kSetup:
-        finding.explanation = "made before the first step";
+        finding.explanation =
+            steps_.real() ? "made in preparation, not step by step" : "made in bulk; no steps to judge it by";
         break;
       case GrowthKind::kStrandedCache:
         finding.remedy = Remedy::kEmptyCache;

@@ -10,6 +10,8 @@ namespace {
 constexpr uint64_t kFewestIterations = 4;
 // Threads beyond these share one root: thousands of short-lived threads have no loop of their own.
 constexpr size_t kMostThreads = 256;
+// Kernels beyond these are not told apart: programs that compile without end.
+constexpr size_t kMostKernels = 1u << 16;
 
 }  // namespace
 
@@ -51,7 +53,14 @@ uint32_t LoopFinder::Child(uint32_t parent, uint64_t key, FrameId frame, bool le
   return it->second;
 }
 
-uint32_t LoopFinder::AddLeaf(SiteId site) {
+void LoopFinder::SeeLaunch(SiteId site, uint64_t kernel, uint64_t index, uint64_t time_us) {
+  if (leaf_of_launch_.size() >= kMostKernels) kernel = 0;
+  const auto [it, added] = leaf_of_launch_.try_emplace({site, kernel}, 0);
+  if (added) it->second = AddLeaf(site, kernel);
+  Step(it->second, index, time_us);
+}
+
+uint32_t LoopFinder::AddLeaf(SiteId site, uint64_t kernel) {
   const SiteInfo& info = model_.Site(site);
   const ThreadId thread =
       roots_.size() < kMostThreads || roots_.contains(info.thread) ? info.thread : UINT32_MAX;
@@ -76,7 +85,9 @@ uint32_t LoopFinder::AddLeaf(SiteId site) {
   if (optimizer && parent != root) nodes_[parent].optimizer = true;
   const uint64_t key = (uint64_t{1} << 63) | (static_cast<uint64_t>(info.native_stack) << 32 >> 1) |
                        (info.python_stack & 0x7fffffffu);
-  return Child(parent, key ^ (static_cast<uint64_t>(info.forward_stack) << 20), 0, true);
+  return Child(parent,
+               key ^ (static_cast<uint64_t>(info.forward_stack) << 20) ^ (kernel * 0x9e3779b97f4a7c15u >> 1),
+               0, true);
 }
 
 void LoopFinder::Step(uint32_t leaf, uint64_t index, uint64_t time_us) {

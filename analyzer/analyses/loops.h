@@ -50,13 +50,16 @@ class LoopFinder {
  public:
   LoopFinder(const TraceModel& model, OriginTable& origins) : model_(model), origins_(origins), nodes_(1) {}
 
-  // Something with a stack happened: a birth or a kernel launch.
+  // Something with a stack happened: a birth.
   void See(SiteId site, uint64_t index, uint64_t time_us) {
     if (site >= leaf_of_site_.size()) leaf_of_site_.resize(site + site / 2 + 16, 0);
     uint32_t leaf = leaf_of_site_[site];
-    if (leaf == 0) leaf = leaf_of_site_[site] = AddLeaf(site);
+    if (leaf == 0) leaf = leaf_of_site_[site] = AddLeaf(site, 0);
     Step(leaf, index, time_us);
   }
+  // A kernel launch. A compiled program launches all its kernels from one native stack: the kernel tells them
+  // apart, else three kernels would look like three repetitions.
+  void SeeLaunch(SiteId site, uint64_t kernel, uint64_t index, uint64_t time_us);
 
   struct Candidate {
     double score = 0;
@@ -102,7 +105,7 @@ class LoopFinder {
     node.all.Add(index, time_us);
   }
 
-  uint32_t AddLeaf(SiteId site);
+  uint32_t AddLeaf(SiteId site, uint64_t kernel);
   uint32_t Child(uint32_t parent, uint64_t key, FrameId frame, bool leaf);
   void Step(uint32_t leaf, uint64_t index, uint64_t time_us);
   void Collect(uint32_t root, const std::vector<std::vector<uint32_t>>& children,
@@ -112,6 +115,7 @@ class LoopFinder {
   OriginTable& origins_;
   std::vector<Node> nodes_;  // 0 is none
   std::vector<uint32_t> leaf_of_site_;
+  absl::flat_hash_map<std::pair<SiteId, uint64_t>, uint32_t> leaf_of_launch_;
   // Root and previous leaf of each thread.
   absl::flat_hash_map<ThreadId, uint32_t> roots_;
   std::vector<uint32_t> previous_;  // by root node; 0 for other nodes

@@ -243,6 +243,24 @@ std::vector<LiveFinding> FindLive(Collector& collector, Places& places) {
   return result;
 }
 
+namespace {
+
+// The first event on another device that goes on working after this one made and launched its last; kNoIndex
+// when this device works to the end, or nothing was made here after the other one began.
+uint64_t WorkMovedAway(const Collector& collector, const DeviceState& device) {
+  uint64_t moved = kNoIndex;
+  for (const auto& [number, other] : collector.devices()) {
+    if (number < 0 || number == device.device || other->first_index == kNoIndex) continue;
+    const bool works = other->block_births + other->segment_births != 0 &&
+                       std::max(other->last_birth_index, other->last_launch_index) > device.last_birth_index;
+    if (works) moved = std::min(moved, other->first_index);
+  }
+  const bool idle = moved != kNoIndex && device.last_birth_index > moved && device.last_launch_index < moved;
+  return idle ? moved : kNoIndex;
+}
+
+}  // namespace
+
 std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const Steps& steps,
                                     const std::vector<PeakFinding>& peaks) {
   std::vector<PeakAdvice> advice;
@@ -337,19 +355,30 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
           "it in "
           "backward (checkpointing)");
     }
-    // A device that only holds while another one works.
-    uint64_t born_in_steps = 0;
-    uint64_t others_born_in_steps = 0;
-    for (OriginId id = 0; id < collector.usage().size(); ++id) {
-      const Usage& usage = collector.usage()[id];
-      const Origin& origin = collector.origins()[id];
-      if (origin.level != Level::kBlock || usage.births == 0) continue;
-      (origin.device == peak.device ? born_in_steps : others_born_in_steps) += usage.births;
-    }
-    if (born_in_steps <= 2 && others_born_in_steps > born_in_steps && !peak.by_line.empty()) {
-      add(PeakAdvice::Kind::kWrongDevice, peak.by_line.front().group, peak.bytes, true,
-          "device " + std::to_string(peak.device) +
-              " holds memory but does no work: the data was put on the wrong device");
+    // A device that is given memory after the work has moved to another one, and never touches it.
+    const uint64_t moved = WorkMovedAway(collector, device);
+    if (moved != kNoIndex) {
+      std::map<OriginId, uint64_t> idle;
+      for (const auto& [origin, bytes] : collector.freed_at_end()) idle[origin] += bytes;
+      std::map<GroupId, uint64_t> lines;
+      uint64_t bytes = 0;
+      for (OriginId id = 0; id < collector.usage().size(); ++id) {
+        if (!CountsInPeak(collector, id, peak.level, peak.device)) continue;
+        const Usage& usage = collector.usage()[id];
+        const auto freed = idle.find(id);
+        const uint64_t kept = usage.bytes + (freed == idle.end() ? 0 : freed->second);
+        if (kept == 0 || usage.last_index < moved) continue;
+        lines[places.Merged(collector.origins()[id].group)] += kept;
+        bytes += kept;
+      }
+      const auto most = std::max_element(lines.begin(), lines.end(),
+                                         [](const auto& a, const auto& b) { return a.second < b.second; });
+      if (most != lines.end() && large(bytes, 10)) {
+        add(PeakAdvice::Kind::kWrongDevice, most->first, bytes, true,
+            "made on device " + std::to_string(peak.device) +
+                " after the work had moved to another device, and no kernel was launched here since: give "
+                "map_location or the device where it is made");
+      }
     }
   }
   // What no allocation call accounts for, taken when a kernel was first launched: local memory for every

@@ -14,10 +14,11 @@ std::string Bytes(double bytes) {
 
 std::string PerStep(const Culprit& culprit, bool real_steps) {
   const std::string unit = real_steps ? "/step" : "/slice";
-  if (culprit.bytes_per_step >= 1) return Bytes(culprit.bytes_per_step) + unit;
+  if (culprit.bytes_known) return Bytes(culprit.bytes_per_step) + unit;
   char count[64];
-  std::snprintf(count, sizeof count, "%.3g objects", culprit.count_per_step);
-  return count + unit;
+  std::snprintf(count, sizeof count, "%.3g", culprit.count_per_step);
+  const std::string number = count;
+  return number + (number == "1" ? " handle" : " handles") + unit + " (bytes not known)";
 }
 
 Culprit FromGrowth(const GrowthFinding& growth) {
@@ -25,6 +26,7 @@ Culprit FromGrowth(const GrowthFinding& growth) {
   culprit.place = growth.place;
   culprit.bytes_per_step = growth.bytes_per_step;
   culprit.count_per_step = growth.count_per_step;
+  culprit.bytes_known = growth.bytes_known;
   culprit.since_step = growth.since_step;
   culprit.confidence = growth.confidence;
   culprit.bytes = growth.grown_bytes;
@@ -74,13 +76,14 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
   }
   const bool real = findings.steps.real();
   double leaked = 0;
+  double estimated = 0;
   double stranded = 0;
   const GrowthFinding* cache = nullptr;
   for (const GrowthFinding& growth : findings.growth) {
     if (Suspicious(growth)) {
       // Bytes of handles and of what no call accounts for are estimates from the device's own figure.
-      if (growth.level != Level::kHandle && growth.kind != GrowthKind::kUnattributed)
-        leaked += growth.bytes_per_step;
+      const bool estimate = growth.level == Level::kHandle || growth.kind == GrowthKind::kUnattributed;
+      (estimate ? estimated : leaked) += growth.bytes_per_step;
       verdict.culprits.push_back(FromGrowth(growth));
       verdict.confidence = std::max(verdict.confidence, growth.confidence);
     }
@@ -105,8 +108,9 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
   }
   if (!verdict.culprits.empty()) {
     verdict.kind = VerdictKind::kLeak;
-    verdict.bytes_per_step = leaked;
     const Culprit& worst = verdict.culprits.front();
+    verdict.bytes_per_step = leaked >= 0.5 ? leaked : estimated;
+    verdict.bytes_known = verdict.bytes_per_step >= 0.5;
     verdict.headline = "LEAK: " + PerStep(worst, real) + " born at " + worst.place.Short();
     if (worst.since_step >= 1) {
       verdict.headline += ", since step " + std::to_string(static_cast<uint64_t>(worst.since_step));

@@ -49,6 +49,9 @@ enum class ChangeKind : uint8_t {
   kUnmap,
   // A kernel was launched (not every launch is recorded): `size` = device bytes that disappeared with it.
   kLaunch,
+  // A call with a stack that changes no live set: captured into a graph, a graph instantiated, a handle
+  // destroyed whose making is not recorded. Tells where the program is.
+  kSeen,
 };
 
 // Bits of Change::flags.

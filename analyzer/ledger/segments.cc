@@ -80,12 +80,15 @@ void Ledger::OnSegmentEvent(const TraceEvent& event, const SiteInfo& site) {
       break;
     case EventKind::kGraphAllocateNode:
       graphs_[event.argument[0]].push_back({true, site.device, event.site, event.address, event.size});
+      AddFreeStanding(event, site, ChangeKind::kSeen, Level::kSegment);
       break;
     case EventKind::kGraphFreeNode:
       graphs_[event.argument[0]].push_back({false, site.device, event.site, event.address, 0});
+      AddFreeStanding(event, site, ChangeKind::kSeen, Level::kSegment);
       break;
     case EventKind::kGraphInstantiate:
       Instantiate(event);
+      AddFreeStanding(event, site, ChangeKind::kSeen, Level::kHandle);
       break;
     case EventKind::kGraphLaunch:
       Launch(event);
@@ -112,8 +115,10 @@ void Ledger::OnSegmentEvent(const TraceEvent& event, const SiteInfo& site) {
       if (slot == kNoSlot) slot = handles_.Find(event.address);
       if (slot != kNoSlot) {
         Death(slot, event, 0);
-      } else if (event.kind == EventKind::kHandleDestroy) {
-        UnknownFree(event, site, Level::kHandle, 0);
+      } else {
+        // Handles come into being in many ways that are not recorded (a capture that ends, a library's own
+        // calls): not an error of the program, whose own mistakes the driver answers with a result.
+        AddFreeStanding(event, site, ChangeKind::kSeen, Level::kHandle);
       }
       break;
     }

@@ -46,7 +46,10 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     std::string evidence = growth.explanation + "; rose in " + FormatCount(growth.rises) + " of " +
                            FormatCount(growth.steps_seen) + " steps since step " +
                            FormatCount(static_cast<uint64_t>(growth.since_step)) + ", " +
-                           FormatBytes(growth.grown_bytes) + " in " + Plural(growth.grown_count, "object") +
+                           (growth.bytes_known ? FormatBytes(growth.grown_bytes) + " in " : "") +
+                           Plural(growth.grown_count, "object") +
+                           (growth.bytes_known ? "" : ", what each costs is not known") +
+                           (growth.bytes_from.empty() ? "" : " (bytes by " + growth.bytes_from + ")") +
                            ", confidence " + Percent(growth.confidence);
     out.Line("      " + evidence);
     const auto number = static_cast<size_t>(&growth - findings.growth.data());
@@ -72,6 +75,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   std::vector<std::vector<std::string>> rows;
   for (const GrowthFinding& growth : findings.growth) {
     if (IsLeak(growth.kind)) continue;
+    if (growth.grown_bytes == 0 && detail == 0) continue;
     if (rows.size() >= (detail > 0 ? 50u : 4u)) break;
     rows.push_back({std::string(GrowthKindName(growth.kind)), FormatBytes(growth.grown_bytes),
                     Printable(growth.place.Short()), growth.explanation});
@@ -96,13 +100,16 @@ nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFindin
                       ? "device"
                       : SpaceKey(growth.space);
   json["device"] = growth.device;
-  json["bytes_per_step"] = growth.bytes_per_step;
+  const nlohmann::ordered_json bytes_per_step =
+      growth.bytes_known ? nlohmann::ordered_json(growth.bytes_per_step) : nlohmann::ordered_json(nullptr);
+  json["bytes_per_step"] = bytes_per_step;
+  if (!growth.bytes_from.empty()) json["bytes_from"] = growth.bytes_from;
   json["count_per_step"] = growth.count_per_step;
   json["confidence"] = growth.confidence;
   json["culprit"] = PlaceJson(growth.place);
   json["born_at"] = nlohmann::ordered_json::array();
   nlohmann::ordered_json born = PlaceJson(growth.place);
-  born["bytes_per_step"] = growth.bytes_per_step;
+  born["bytes_per_step"] = bytes_per_step;
   json["born_at"].push_back(std::move(born));
   if (!growth.library.empty()) json["library"] = Printable(growth.library);
   if (!growth.api.empty()) json["api"] = Printable(growth.api);

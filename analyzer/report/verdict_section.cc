@@ -40,7 +40,8 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   out["verdict"] = std::string(VerdictName(verdict.kind));
   out["headline"] = Printable(verdict.headline);
   out["confidence"] = verdict.confidence;
-  out["bytes_per_step"] = verdict.bytes_per_step;
+  out["bytes_per_step"] =
+      verdict.bytes_known ? nlohmann::ordered_json(verdict.bytes_per_step) : nlohmann::ordered_json(nullptr);
   nlohmann::ordered_json& culprits = out["culprits"] = nlohmann::ordered_json::array();
   for (const Culprit& culprit : verdict.culprits) {
     nlohmann::ordered_json json = PlaceJson(culprit.place);
@@ -50,7 +51,11 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
                                                      : SpaceKey(culprit.space);
     json["device"] = culprit.device;
     json["bytes"] = culprit.bytes;
-    json["bytes_per_step"] = culprit.bytes_per_step;
+    if (culprit.bytes_known) {
+      json["bytes_per_step"] = culprit.bytes_per_step;
+    } else {
+      json["bytes_per_step"] = nullptr;
+    }
     json["count_per_step"] = culprit.count_per_step;
     json["since_step"] = culprit.since_step;
     json["confidence"] = culprit.confidence;
