@@ -57,7 +57,8 @@ std::string FormatBytes(uint64_t bytes) {
     ++unit;
   }
   if (value == std::floor(value)) return absl::StrFormat("%.0f %s", value, kUnits[unit]);
-  return absl::StrFormat(value < 10 ? "%.2f %s" : "%.1f %s", value, kUnits[unit]);
+  return value < 10 ? absl::StrFormat("%.2f %s", value, kUnits[unit])
+                    : absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
 std::string FormatSignedBytes(int64_t bytes) {
