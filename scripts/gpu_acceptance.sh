@@ -9,7 +9,7 @@
 #              overhead              what the shim costs a training step, beside PyTorch's own history
 #              all                   (default) every part
 #     options: --dist DIR  --out DIR  --jobs N  --timeout S  --only NAME; cases: --cases DIR  --truth FILE  --compare;
-#              overhead: --pairs N  --steps N  --seconds S  --kind alloc|steady|shapes|gpu_bound
+#              overhead: --rounds N  --seconds S  --size-seconds S  --kind alloc|steady|shapes|gpu_bound|size
 # Tables (Markdown), JSON and packed traces go to the folder of --out (gpu-acceptance). The exit code is 0 when
 # everything agreed, else 1.
 set -uo pipefail
@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
     --) ;;
     --cases | --truth) cases+=("$1" "$2"); shift ;;
     --compare) cases+=("$1") ;;
-    --pairs | --steps | --seconds | --kind) overhead+=("$1" "$2"); shift ;;
+    --rounds | --seconds | --size-seconds | --kind) overhead+=("$1" "$2"); shift ;;
     --dist | --out | --work | --jobs | --timeout | --only) options+=("$1" "$2"); shift ;;
     *) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 64 ;;
   esac

@@ -2,116 +2,97 @@
 """What recording costs: time of a training step and of one allocation, without us, with both stacks, with Python
 stacks only, and with PyTorch's own memory history; and bytes on disk for each event.
 
-    python3 tests/gpu/overhead.py --dist dist --out OUT [--pairs 15] [--kind alloc …] [--seconds 140]
+    python3 tests/gpu/overhead.py --dist dist --out OUT [--kind alloc …] [--rounds 80] [--seconds 110]
 
-All variants are started once and warmed up; then they are measured in turn, in an order that changes from round to
-round, one at a time. What is compared is the median over the rounds of (variant ÷ plain of the same round). Prints each
-table as soon as it is known."""
+How it is measured: lockstep.py. The variants that matter run in two processes each; the distance of the two plain ones is
+told with each table, because a difference below it could be the processes'. Prints each table as soon as it is known."""
 import json
+import os
 import pathlib
-import queue
-import random
-import statistics
-import subprocess
 import sys
-import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import common
+import lockstep
 import report_reader
 
 WORKLOAD = common.HERE / "workloads" / "torch_steps.py"
-VARIANTS = {  # name: (shim?, environment, PyTorch history)
-    "plain": (False, {}, ""),
-    "gpumemtrace, both stacks": (True, {}, ""),
-    "gpumemtrace, Python stacks": (True, {"GPUMEMTRACE_STACKS": "python"}, ""),
-    "torch history, python": (False, {}, "python"),
-    "torch history, all": (False, {}, "all"),
+VARIANTS = {  # name: (processes, shim?, environment, PyTorch history)
+    lockstep.PLAIN: (2, False, {}, ""),
+    "both stacks": (2, True, {}, ""),
+    "Python stacks": (2, True, {"GPUMEMTRACE_STACKS": "python"}, ""),
+    "torch history, python": (1, False, {}, "python"),
+    "torch history, all": (1, False, {}, "all"),
 }
-COUNTS = {"alloc": 10, "steady": 10, "shapes": 10, "gpu_bound": 4}  # what one measurement runs
-SIZES = {"steady": 400, "shapes": 400}  # steps of the runs whose traces are weighed
+COUNTS = {"alloc": 12, "steady": 3, "shapes": 3, "gpu_bound": 2}  # what one block runs
+SHARES = {"alloc": 0.18, "steady": 0.4, "shapes": 0.25, "gpu_bound": 0.17}  # of --seconds
+SIZED = [  # what runs, shim?, history, kind, count
+    ("gpumemtrace", True, "", "steady", 1000),
+    ("gpumemtrace", True, "", "shapes", 1000),
+    ("gpumemtrace", True, "", "random", 1000),
+    ("torch history, all", False, "all", "steady", 400),
+    ("torch history, all", False, "all", "shapes", 400),
+]
 
 
-class Worker:
-    """One workload process that answers requests."""
-
-    def __init__(self, folder, name, shim, env, arguments):
-        self.name = name
-        self.folder = folder
-        self.label = name.replace(" ", "_").replace(",", "")
-        self.trace_pattern = f"{self.label}.*.pb"
-        for old in folder.glob(self.trace_pattern):
-            old.unlink()
-        merged = common.environment(env, shim, folder, self.label)
-        self.errors = open(folder / f"{self.label}.stderr", "wb")
-        self.process = subprocess.Popen([sys.executable, str(WORKLOAD), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.errors, env=merged, text=True)
-        self.lines = queue.Queue()
-        threading.Thread(target=self.read, daemon=True).start()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.put(line)
-        self.lines.put(None)
-
-    def ask(self, request, timeout=60):
-        """The answer, or None when the process is gone or does not answer."""
-        try:
-            self.process.stdin.write(request + "\n")
-            self.process.stdin.flush()
-        except (OSError, ValueError):
-            return None
-        return self.answer(timeout)
-
-    def answer(self, timeout):
-        try:
-            line = self.lines.get(timeout=timeout)
-            return json.loads(line) if line else None
-        except (queue.Empty, ValueError):
-            return None
-
-    def end(self, timeout=60):
-        try:
-            self.process.stdin.write("quit\n")
-            self.process.stdin.close()
-        except (OSError, ValueError):
-            pass
-        try:
-            self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.errors.close()
-
-    def trace(self):
-        return max(self.folder.glob(self.trace_pattern), key=lambda p: p.stat().st_size, default=None)
-
-
-def table_of(kind, readings):
-    unit = "ns/alloc+free" if kind == "alloc" else "ms/step"
+def table_of(kind, taken):
+    keys = ["alloc", "free", "value"] if kind == "alloc" else ["value"]
     rows = []
-    for name, values in readings.items():
-        pairs = [(v["value"], p["value"]) for v, p in zip(values, readings["plain"]) if v and p]
-        if not pairs:
-            rows.append([kind, name, "failed", "", "", "", 0])
-            continue
-        ratios = sorted(v / p for v, p in pairs)
-        quarter = len(ratios) // 4
-        plain = name == "plain"
-        rows.append([kind, name, f"{statistics.median(v for v, _ in pairs):.3f} {unit}",
-                     "" if plain else f"{(statistics.median(ratios) - 1) * 100:+.2f} %",
-                     "" if plain else f"{(ratios[quarter] - 1) * 100:+.2f} … {(ratios[-1 - quarter] - 1) * 100:+.2f} %",
-                     "" if plain else f"{statistics.median(v - p for v, p in pairs):+.3f}", len(pairs)])
-    return common.markdown_table(["workload", "variant", "median", "against plain", "middle half", "difference", "pairs"], rows)
+    for key in keys:
+        what = kind if key == "value" else key
+        what, unit, digits = ("alloc + free" if what == "alloc" and key == "value" else what,
+                              "ns" if kind == "alloc" else "ms", 0 if kind == "alloc" else 3)
+        for name in VARIANTS:
+            found = lockstep.compare(taken, name, key)
+            if found is None:
+                rows.append([what, name, "failed", "", "", "", ""])
+            elif name == lockstep.PLAIN:
+                rows.append([what, name, f"{found['median']:,.{digits}f} {unit}", "", "", "", found["rounds"]])
+            else:
+                low, high = found["ratio_interval"]
+                below, above = found["difference_interval"]
+                rows.append([what, name, f"{found['median']:,.{digits}f} {unit}", f"{found['ratio'] * 100:+.2f} % ({low * 100:+.2f} … {high * 100:+.2f})",
+                             f"{found['difference']:+,.{digits}f} {unit}", f"{below:+,.{digits}f} … {above:+,.{digits}f}", found["rounds"]])
+    spread = lockstep.spread_of_processes(taken, "value")
+    foot = "" if spread is None else f"\n\nThe two plain processes differ by {spread * 100:+.2f} %."
+    return common.markdown_table(["what", "variant", "median", "against plain (95 % of the median)", "difference", "95 %", "rounds"], rows) + foot
+
+
+def weigh(work, shim, analyzer, item, timeout):
+    """The row of one run: how many events there were and what they take on disk."""
+    name, with_shim, history, kind, count = item
+    snapshot = work / f"{kind}.pickle"
+    worker = lockstep.Worker(WORKLOAD, work, f"size {name} {kind}", shim if with_shim else None, {},
+                             [history, str(snapshot)] if history else [])
+    what = f"{kind}, {count * 1000:,} operations" if kind == "random" else f"{kind}, {count:,} steps"
+    begun = time.monotonic()
+    if not worker.ask(f"{kind} {count}", timeout=timeout):
+        worker.process.kill()
+        worker.end()
+        return [name, what, "not done in time", "", ""]
+    if history:
+        worker.process.stdin.write("quit\n")
+        worker.process.stdin.flush()
+        snapshot = worker.answer(max(5, timeout - (time.monotonic() - begun)))
+        worker.end()
+        if not snapshot:
+            return [name, what, "no snapshot in time", "", ""]
+        return [name, what, snapshot["events"], snapshot["bytes"], f"{snapshot['bytes'] / snapshot['events']:.1f}"]
+    worker.end()
+    trace = worker.trace()
+    report, error = common.analyze_json(analyzer, trace) if trace else (None, "no trace")
+    events = report_reader.pick(report or {}, "events", "total", default=0)
+    size = trace.stat().st_size if trace else 0
+    return [name, what, events or error, size, f"{size / events:.3f}" if events else ""]
 
 
 def main():
     parser = common.arguments(__doc__.split("\n\n")[0])
     parser.add_argument("--kind", action="append", choices=[*COUNTS, "size"], help="may be repeated; all when none is named")
-    parser.add_argument("--pairs", type=int, default=15, help="rounds")
-    parser.add_argument("--steps", type=int, default=0, help="steps in one measurement; 0 = the workload's own number")
-    parser.add_argument("--seconds", type=int, default=140, help="no new round is begun after this long")
+    parser.add_argument("--rounds", type=int, default=150, help="most rounds of one kind")
+    parser.add_argument("--seconds", type=int, default=100, help="for all timed kinds together, without start and sizes")
+    parser.add_argument("--size-seconds", type=int, default=60, help="longest time of the runs whose traces are weighed")
     options = parser.parse_args()
     shim, analyzer = common.find_products(options.dist)
     work = pathlib.Path(options.work) / "overhead"
@@ -122,63 +103,35 @@ def main():
     say = lambda text: (output.append(text), print(text, flush=True))
     print("\n".join(output), flush=True)
     kinds = [k for k in (options.kind or [*COUNTS, "size"]) if k != "size"]
-    left = lambda: options.seconds - (time.monotonic() - begun)
     raw = {}
 
-    workers = {}
+    workers = []
     if kinds:
-        workers = {name: Worker(work, name, shim if with_shim else None, env, [history] if history else [])
-                   for name, (with_shim, env, history) in VARIANTS.items()}
-        common.in_parallel(lambda w: [w.ask(f"{kind} 5", timeout=90) for kind in kinds], list(workers.values()), len(workers))
-        print(f"warm after {time.monotonic() - begun:.0f} s", flush=True)
-    rng = random.Random(1)
+        workers = [lockstep.Worker(WORKLOAD, work, name, shim if with_shim else None, env, [history] if history else [], number)
+                   for name, (processes, with_shim, env, history) in VARIANTS.items() for number in range(processes)]
+        cores = sorted(os.sched_getaffinity(0))
+        common.in_parallel(lambda w: [w.ask(f"{kind} 12", timeout=90) for kind in kinds], workers, len(workers))
+        for worker in workers:
+            worker.ask(f"pin {cores[len(cores) // 2]}")
+        say(f"{len(workers)} processes, one core, warm after {time.monotonic() - begun:.0f} s.\n")
+    whole = sum(SHARES[kind] for kind in kinds) or 1
     for kind in kinds:
-        readings = {name: [] for name in workers}
-        for worker in workers.values():
-            worker.ask(f"{kind} 3")
-        for round_number in range(options.pairs):
-            if left() < 0 and round_number:
-                break
-            order = list(workers)
-            rng.shuffle(order)
-            taken = {name: workers[name].ask(f"{kind} {options.steps or COUNTS[kind]}") for name in order}
-            for name, value in taken.items():
-                readings[name].append(value)
-        raw[kind] = readings
-        per_step = next((v["allocations"] for v in readings["plain"] if v and "allocations" in v), None)
-        say(table_of(kind, readings) + (f"\n\n{per_step:.0f} allocations a step.\n" if per_step else "\n"))
-    for worker in workers.values():
-        worker.end()
-        if worker.process.returncode != 0:
-            say(f"{worker.name}: exit {worker.process.returncode}: "
-                + common.last_words((work / f"{worker.label}.stderr").read_text(errors="replace")))
+        taken = lockstep.rounds(workers, f"{kind} {COUNTS[kind]}", options.rounds, options.seconds * SHARES[kind] / whole, time.monotonic)
+        raw[kind] = taken
+        per_step = next((a["allocations"] for answers in taken for a in answers.get(lockstep.PLAIN, []) if "allocations" in a), None)
+        say(table_of(kind, taken) + (f" {per_step:.0f} allocations a step." if per_step else "") + "\n")
+    for worker in workers:
+        if worker.end() != 0:
+            say(f"{worker.label}: exit {worker.process.returncode}: {worker.last_words()}")
 
     if not options.kind or "size" in options.kind:
-        def weigh(item):
-            name, kind, with_shim, history = item
-            worker = Worker(work, f"size {name} {kind}", shim if with_shim else None, {},
-                            [history, str(work / f"{kind}.pickle")] if history else [])
-            asked = worker.ask(f"{kind} {SIZES[kind]}", timeout=max(30, left() + 60))
-            if history:
-                worker.process.stdin.write("quit\n")
-                worker.process.stdin.flush()
-                snapshot = worker.answer(60) or {}
-            worker.end()
-            if not asked:
-                return [name, kind, "failed", "", ""]
-            if history:
-                return [name, kind, snapshot.get("events"), snapshot.get("bytes"), f"{snapshot['bytes'] / snapshot['events']:.1f}"]
-            trace = worker.trace()
-            report, error = common.analyze_json(analyzer, trace) if trace else (None, "no trace")
-            events = report_reader.pick(report or {}, "events", "total", default=0)
-            return [name, kind, events or error, trace.stat().st_size if trace else "", f"{trace.stat().st_size / events:.3f}" if events else ""]
-        items = [("gpumemtrace", "steady", True, ""), ("gpumemtrace", "shapes", True, ""), ("torch history, all", "steady", False, "all")]
-        rows = [r if not isinstance(r, Exception) else [str(r)[:80], "", "", "", ""] for r in common.in_parallel(weigh, items, 3)]
+        rows = common.in_parallel(lambda item: weigh(work, shim, analyzer, item, options.size_seconds), SIZED, len(SIZED))
+        rows = [r if not isinstance(r, Exception) else [str(r)[:80], "", "", "", ""] for r in rows]
         say(common.markdown_table(["what", "workload", "events", "bytes on disk", "bytes/event"], rows))
         raw["size"] = rows
     say(f"\n{time.monotonic() - begun:.0f} s in all.")
     common.write(options.out, "overhead.md", "\n".join(output) + "\n")
-    common.write(options.out, "overhead.json", json.dumps({"machine": facts, "readings": raw}, indent=1))
+    common.write(options.out, "overhead.json", json.dumps({"machine": facts, "rounds": raw}))
     return 0
 
 

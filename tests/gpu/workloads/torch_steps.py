@@ -7,10 +7,18 @@ steady:    12 transformer layers × 512, batch 4×64, bf16, AdamW: on an H200 ab
            by the CPU and therefore the worst case for a profiler. COUNT steps; milliseconds a step (median).
 shapes:    the same with another sequence length each step.
 gpu_bound: two wide layers, where the GPU is what takes the time.
-alloc:     torch.empty(1000) from 20 Python frames deep; COUNT rounds of 1,000; nanoseconds for one with its release."""
+random:    blocks of random sizes taken and given back in random order; COUNT × 1,000 operations.
+alloc:     torch.empty(1000) from 20 Python frames deep, COUNT × 256 of them and then their releases: nanoseconds for one
+           allocation ("alloc"), for one release ("free") and for both ("value").
+
+After the warm-up the request `pin N` keeps the main thread and the autograd threads on core N, all others off it, so that
+every process is measured on the same core. Garbage is collected between measurements, never within one."""
+import gc
 import json
 import os
+import pathlib
 import random
+import resource
 import statistics
 import sys
 import time
@@ -27,6 +35,7 @@ if history == "python":
 elif history == "all":
     torch.cuda.memory._record_memory_history()
 models = {}
+BATCH = 256
 
 
 def allocations():
@@ -38,11 +47,35 @@ def deep(n, function, count):
 
 
 def allocate(count):
-    empty = torch.empty
-    start = time.perf_counter_ns()
+    """(ns of one allocation, ns of one release), the medians of `count` batches."""
+    empty, clock = torch.empty, time.perf_counter_ns
+    taken, given = [], []
+    live = [None] * BATCH
+    places = range(BATCH)
     for _ in range(count):
-        empty(1000, device="cuda")
-    return (time.perf_counter_ns() - start) / count
+        start = clock()
+        for i in places:
+            live[i] = empty(1000, device="cuda")
+        middle = clock()
+        for i in places:
+            live[i] = None
+        end = clock()
+        taken.append((middle - start) / BATCH)
+        given.append((end - middle) / BATCH)
+    return statistics.median(taken), statistics.median(given)
+
+
+def shuffle_blocks(operations):
+    live = []
+    for _ in range(operations):
+        if live and rng.random() < 0.5:
+            place = rng.randrange(len(live))
+            live[place] = live[-1]
+            live.pop()
+        else:
+            live.append(torch.empty(int(2 ** rng.uniform(4, 22)), dtype=torch.uint8, device="cuda"))
+            if len(live) > 512:
+                live.pop(rng.randrange(512))
 
 
 def step(kind):
@@ -60,24 +93,94 @@ def step(kind):
     optimizer.step()
 
 
-for line in sys.stdin:
-    kind, *count = line.split()
-    if kind == "quit":
-        break
-    count = int(count[0])
-    if kind == "alloc":
-        answer = {"value": statistics.median(deep(18, allocate, 1000) for _ in range(count))}
-    else:
+def steps(kind, count):
+    torch.cuda.synchronize()
+    before, times = allocations(), []
+    for _ in range(count):
+        start = time.perf_counter_ns()
+        step(kind)
         torch.cuda.synchronize()
-        before, times = allocations(), []
-        for _ in range(count):
-            start = time.perf_counter_ns()
-            step(kind)
-            torch.cuda.synchronize()
-            times.append((time.perf_counter_ns() - start) / 1e6)
-        answer = {"value": statistics.median(times), "mean": statistics.fmean(times),
-                  "allocations": (allocations() - before) / count}
-    print(json.dumps(answer), flush=True)
+        times.append((time.perf_counter_ns() - start) / 1e6)
+    return {"value": statistics.median(times), "least": min(times), "allocations": (allocations() - before) / count}
+
+
+def threads():
+    """{name: [thread ids]}"""
+    found = {}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            found.setdefault((task / "comm").read_text().strip(), []).append(int(task.name))
+        except (OSError, ValueError):
+            pass  # it has ended
+    return found
+
+
+def pin(core):
+    """The measured threads on `core`, all others anywhere else."""
+    others = os.sched_getaffinity(0) - {core}
+    for name, ids in threads().items():
+        for thread in ids:
+            measured = thread == os.getpid() or name.startswith("pt_autograd")
+            try:
+                os.sched_setaffinity(thread, {core} if measured else others or {core})
+            except OSError:
+                pass
+    return {"threads": {name: len(ids) for name, ids in threads().items()}}
+
+
+def seconds_of_writer():
+    """CPU time of the recorder's own thread."""
+    total = 0
+    for thread in threads().get("gpumemtrace", []):
+        try:
+            total += int(pathlib.Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
+        except (OSError, ValueError, IndexError):
+            pass
+    return total / 1e9
+
+
+def measured(function):
+    gc.collect(0)
+    gc.disable()
+    usage, writer = resource.getrusage(resource.RUSAGE_THREAD), seconds_of_writer()
+    answer = function()
+    after = resource.getrusage(resource.RUSAGE_THREAD)
+    gc.enable()
+    answer["faults"] = after.ru_minflt - usage.ru_minflt
+    answer["switches"] = after.ru_nvcsw - usage.ru_nvcsw + after.ru_nivcsw - usage.ru_nivcsw
+    answer["writer_ms"] = (seconds_of_writer() - writer) * 1e3
+    return answer
+
+
+def alloc(count):
+    deep(18, allocate, 1)  # the caches are what the last process left
+    taken, given = deep(18, allocate, count)
+    return {"value": taken + given, "alloc": taken, "free": given, "pairs": count * BATCH}
+
+
+def main():
+    for line in sys.stdin:
+        kind, *count = line.split()
+        if kind == "quit":
+            break
+        count = int(count[0])
+        if kind == "pin":
+            gc.collect()
+            gc.freeze()
+            answer = pin(count)
+        elif kind == "alloc":
+            answer = measured(lambda: alloc(count))
+        elif kind == "random":
+            shuffle_blocks(1000 * count)
+            answer = {"value": 0}
+        else:
+            if count < 10:
+                step(kind)  # the caches are what the last process left
+            answer = measured(lambda: steps(kind, count))
+        print(json.dumps(answer), flush=True)
+
+
+main()
 if len(sys.argv) > 2:
     start = time.perf_counter()
     torch.cuda.memory._dump_snapshot(sys.argv[2])
