@@ -80,6 +80,16 @@ OriginId Collector::OriginOf(const Change& change) {
   return id;
 }
 
+const Collector::Birthplace& Collector::AddPlace(const Change& change) {
+  if (change.site >= places_.size()) places_.resize(change.site + change.site / 2 + 16);
+  Birthplace& place = places_[change.site];
+  place.origin = OriginOf(change);
+  place.track = track_of_[place.origin];
+  place.stream = model_.Site(change.site).stream;
+  place.device = &Device(DeviceOf(change));
+  return place;
+}
+
 void Collector::OnChanges(const Ledger&, std::span<const Change> changes) {
   if (changes.empty()) return;
   if (first_index_ == kNoIndex) {
@@ -176,10 +186,11 @@ void Collector::Launch(const Change& change) {
 }
 
 void Collector::Birth(const Change& change) {
-  const OriginId origin = OriginOf(change);
-  DeviceState& device = Device(DeviceOf(change));
+  const Birthplace& place = PlaceOf(change);
+  const OriginId origin = place.origin;
+  DeviceState& device = *place.device;
   Usage& usage = usage_[origin];
-  Track& track = tracks_[track_of_[origin]];
+  Track& track = tracks_[place.track];
   usage.Save(device.epoch);
   track.usage.Save(device.epoch);
   if (device.first_index == kNoIndex) device.first_index = change.index;
@@ -197,7 +208,7 @@ void Collector::Birth(const Change& change) {
       }
     }
   }
-  pools_.Birth(change, origin, model_.Site(change.site).stream);
+  pools_.Birth(change, origin, place.stream);
 
   Peak which = kBlockPeak;
   uint64_t total = 0;
@@ -238,10 +249,11 @@ void Collector::Birth(const Change& change) {
 }
 
 void Collector::Death(const Change& change) {
-  const OriginId origin = OriginOf(change);
-  DeviceState& device = Device(DeviceOf(change));
+  const Birthplace& place = PlaceOf(change);
+  const OriginId origin = place.origin;
+  DeviceState& device = *place.device;
   Usage& usage = usage_[origin];
-  Track& track = tracks_[track_of_[origin]];
+  Track& track = tracks_[place.track];
   usage.Save(device.epoch);
   track.usage.Save(device.epoch);
   usage.Death(change.size);

@@ -158,6 +158,18 @@ class Collector : public LedgerObserver {
   void Recent(DeviceState& device, const Change& change, OriginId origin, uint64_t total);
   void FinishRecent(DeviceState& device);
   void Error(ErrorFinding::Kind kind, const Change& change);
+  // What every change of one site has in common.
+  struct Birthplace {
+    DeviceState* device = nullptr;  // null = not looked up yet
+    uint64_t stream = 0;
+    OriginId origin = kNoOrigin;
+    uint32_t track = 0;
+  };
+  const Birthplace& PlaceOf(const Change& change) {
+    if (change.site < places_.size() && places_[change.site].device != nullptr) return places_[change.site];
+    return AddPlace(change);
+  }
+  const Birthplace& AddPlace(const Change& change);
   OriginId OriginOf(const Change& change);
   // −1 for host memory, whatever device the call was made for.
   static int32_t DeviceOf(const Change& change);
@@ -168,6 +180,7 @@ class Collector : public LedgerObserver {
   OriginTable origins_;
   LoopFinder loops_;
   Pools pools_;
+  std::vector<Birthplace> places_;  // by site
   std::vector<Usage> usage_;        // by origin
   std::vector<uint32_t> track_of_;  // by origin
   std::vector<bool> allocator_origin_;

@@ -26,7 +26,7 @@ void Pools::Birth(const Change& change, OriginId origin, uint64_t stream) {
   if (change.level != Level::kBlock || change.segment == kNoSlot || change.segment >= slots_.size()) return;
   LiveSlot& segment = slots_[change.segment];
   if (!segment.live) return;
-  Device& device = devices_[change.device];
+  Device& device = ForDevice(change.device);
   if (!segment.holds_blocks) {
     segment.holds_blocks = true;
     device.segments += segment.size;
@@ -43,7 +43,7 @@ void Pools::Death(const Change& change) {
   if (!slot.live) return;
   slot.live = false;
   if (slot.level == Level::kSegment && slot.holds_blocks) {
-    Device& device = devices_[slot.device];
+    Device& device = ForDevice(slot.device);
     device.segments -= std::min(device.segments, slot.size);
     if (slot.blocks != 0)
       device.gaps -= static_cast<int64_t>(slot.size) - static_cast<int64_t>(slot.block_bytes);
@@ -52,7 +52,7 @@ void Pools::Death(const Change& change) {
   if (slot.level != Level::kBlock || slot.segment == kNoSlot || slot.segment >= slots_.size()) return;
   LiveSlot& segment = slots_[slot.segment];
   if (!segment.live || segment.blocks == 0) return;
-  Device& device = devices_[slot.device];
+  Device& device = ForDevice(slot.device);
   segment.block_bytes -= std::min(segment.block_bytes, slot.size);
   device.gaps += static_cast<int64_t>(slot.size);
   if (--segment.blocks == 0) device.gaps -= static_cast<int64_t>(segment.size);

@@ -94,8 +94,18 @@ class Pools {
     return it == devices_.end() ? kNone : it->second;
   }
 
+  // Nearly all changes in a row are of one device.
+  Device& ForDevice(int32_t device) {
+    if (last_device_ != nullptr && last_number_ == device) return *last_device_;
+    last_device_ = &devices_[device];
+    last_number_ = device;
+    return *last_device_;
+  }
+
   std::vector<LiveSlot> slots_;
   std::map<int32_t, Device> devices_;
+  Device* last_device_ = nullptr;
+  int32_t last_number_ = 0;
   // Mappings of physical memory, by address.
   absl::btree_map<uint64_t, Range> mappings_;
 };

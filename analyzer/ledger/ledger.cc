@@ -30,15 +30,12 @@ const Totals kNoTotals;
 
 }  // namespace
 
-Ledger::Ledger(const TraceModel& model) : model_(model) {
-  changes_.reserve(kBatchChanges + 16);
-}
+Ledger::Ledger(const TraceModel& model) : model_(model), changes_(kBatchChanges + 16) {}
 Ledger::~Ledger() = default;
 
-Ledger::DeviceBook& Ledger::Book(int32_t device) {
+Ledger::DeviceBook& Ledger::AddBook(int32_t device) {
   const size_t index = static_cast<size_t>(device + int64_t{1});
   const bool small = index < book_of_device_.size();
-  if (small && book_of_device_[index] != nullptr) return *book_of_device_[index];
   for (const std::unique_ptr<DeviceBook>& book : books_) {
     if (book->device == device) return *book;
   }
@@ -110,7 +107,7 @@ uint32_t Ledger::SlotOfObject(const TraceEvent& event) const {
 }
 
 void Ledger::AddChange(const TraceEvent& event, ChangeKind kind, uint32_t slot, uint8_t flags) {
-  Change& change = changes_.emplace_back();
+  Change& change = changes_.Next();
   const Allocation& allocation = allocations_[slot];
   change.index = event.index;
   change.sequence = event.sequence;
@@ -128,10 +125,9 @@ void Ledger::AddChange(const TraceEvent& event, ChangeKind kind, uint32_t slot, 
   change.level = allocation.level;
   change.space = allocation.space;
   change.flags = flags;
-  if (allocation.level == Level::kBlock) {
-    change.reported_allocated = event.argument[0];
-    change.reported_reserved = event.argument[1];
-  }
+  const bool block = allocation.level == Level::kBlock;
+  change.reported_allocated = block ? event.argument[0] : 0;
+  change.reported_reserved = block ? event.argument[1] : 0;
 }
 
 uint32_t Ledger::Birth(const TraceEvent& event, SiteId site, int32_t device, Level level, Space space,
@@ -211,7 +207,8 @@ void Ledger::UnknownFree(const TraceEvent& event, const SiteInfo& site, Level le
 }
 
 Change& Ledger::AddFreeStanding(const TraceEvent& event, const SiteInfo& site, ChangeKind kind, Level level) {
-  Change& change = changes_.emplace_back();
+  Change& change = changes_.Next();
+  change = {};
   change.index = event.index;
   change.sequence = event.sequence;
   change.time_us = event.time_us;
@@ -249,7 +246,7 @@ void Ledger::OnEvents(std::span<const TraceEvent> events) {
 
 void Ledger::Deliver() {
   if (changes_.empty()) return;
-  for (LedgerObserver* observer : observers_) observer->OnChanges(*this, changes_);
+  for (LedgerObserver* observer : observers_) observer->OnChanges(*this, changes_.all());
   changes_.clear();
 }
 

@@ -88,6 +88,27 @@ struct Change {
   uint8_t flags = 0;
 };
 
+// The changes of a batch. Entries are kept and written over: most of a change's fields are set anyway, so
+// none is cleared first.
+class ChangeBuffer {
+ public:
+  explicit ChangeBuffer(size_t capacity) : changes_(capacity) {}
+  // The caller sets every field.
+  Change& Next() {
+    if (size_ == changes_.size()) changes_.resize(2 * size_);
+    return changes_[size_++];
+  }
+  Change& back() { return changes_[size_ - 1]; }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  void clear() { size_ = 0; }
+  std::span<const Change> all() const { return {changes_.data(), size_}; }
+
+ private:
+  std::vector<Change> changes_;
+  size_t size_ = 0;
+};
+
 struct Allocation {
   uint64_t birth_index = kNoIndex;
   uint64_t birth_sequence = 0;
@@ -255,7 +276,12 @@ class Ledger : public TraceSink {
     bool free_on_launch = false;
   };
 
-  DeviceBook& Book(int32_t device);
+  DeviceBook& Book(int32_t device) {
+    const size_t index = static_cast<size_t>(device + int64_t{1});
+    if (index < book_of_device_.size() && book_of_device_[index] != nullptr) return *book_of_device_[index];
+    return AddBook(device);
+  }
+  DeviceBook& AddBook(int32_t device);
   void OnBlockEvent(const TraceEvent& event, const SiteInfo& site);
   void OnSegmentEvent(const TraceEvent& event, const SiteInfo& site);
   void AllocateSegment(const TraceEvent& event, const SiteInfo& site);
@@ -294,7 +320,7 @@ class Ledger : public TraceSink {
 
   const TraceModel& model_;
   std::vector<LedgerObserver*> observers_;
-  std::vector<Change> changes_;
+  ChangeBuffer changes_;
   std::vector<Allocation> allocations_;
   std::vector<uint32_t> free_slots_;
   std::vector<uint32_t> slot_of_object_;

@@ -22,8 +22,8 @@ constexpr uint32_t kEvalLine = 32;
 // A small network that is trained: layers, activations, gradients, an optimizer that may keep state.
 class Training {
  public:
-  Training(Program& program, uint64_t seed) : p_(program), random_(seed) {
-    layers_ = 3 + seed % 4;
+  Training(Program& program, uint64_t seed, uint64_t layers = 0) : p_(program), random_(seed) {
+    layers_ = layers != 0 ? static_cast<uint32_t>(layers) : 3 + seed % 4;
     width_ = 256 * kKiB << (seed % 3);
     for (uint32_t i = 0; i < layers_; ++i) parameters_.push_back(p_.New(p_.Line(kModelLine), width_, 1));
   }
@@ -37,7 +37,7 @@ class Training {
     input_ = p_.New(p_.Line(kInputLine), batch, 2);
     for (uint32_t i = 0; i < layers_; ++i) {
       activations_.push_back(p_.New(p_.Torch(kForwardLine, i), batch, 3));
-      const Memory temporary = p_.New(p_.Torch(kForwardLine, 40 + i), batch / 2, 4);
+      const Memory temporary = p_.New(p_.Torch(kForwardLine, 10000 + i), batch / 2, 4);
       p_.Free(temporary);
     }
     return p_.New(p_.Line(kLossLine), 4, 5);
@@ -554,11 +554,14 @@ const std::vector<Scenario>& Scenarios() {
   return kScenarios;
 }
 
-void TrainingLoop(Program& program, uint64_t events, uint64_t leak_bytes) {
-  Training training(program, 2);
-  while (program.trace().events() < events) {
-    training.Step(kMiB, true);
-    if (leak_bytes != 0) program.New(program.Line(kKeepLine), leak_bytes, 20);
+void TrainingLoop(Program& program, const LoopOptions& options) {
+  Training training(program, 2, options.layers);
+  for (uint64_t step = 0; program.trace().events() < options.events; ++step) {
+    training.Step(options.shapes < 2 ? kMiB : (64 + training.Random(0, options.shapes - 1)) * 16 * kKiB,
+                  true);
+    if (options.leak_bytes != 0 && step % options.leak_every == 0) {
+      program.New(program.Line(kKeepLine), options.leak_bytes, 20);
+    }
   }
 }
 

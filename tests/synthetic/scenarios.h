@@ -24,7 +24,14 @@ struct Scenario {
 
 const std::vector<Scenario>& Scenarios();
 
-// A plain training loop for benchmarks: about `events` events, with a small leak when `leak_bytes` is not 0.
-void TrainingLoop(Program& program, uint64_t events, uint64_t leak_bytes);
+// A plain training loop for benchmarks.
+struct LoopOptions {
+  uint64_t events = 1'000'000;  // about
+  uint64_t layers = 100;        // of the model: stacks and live blocks
+  uint64_t shapes = 32;         // distinct batch sizes, in random order; 1 = all steps alike
+  uint64_t leak_bytes = 512;    // 0 = nothing is kept
+  uint64_t leak_every = 100;    // steps; what is kept is the live set that the analyzer must hold
+};
+void TrainingLoop(Program& program, const LoopOptions& options);
 
 }  // namespace gpumemtrace::synthetic

@@ -1,6 +1,7 @@
 // gpumem-synthesize: writes a synthetic trace.
-//   gpumem-synthesize OUT loop EVENTS [LEAK-BYTES-PER-STEP]
+//   gpumem-synthesize OUT loop EVENTS [LAYERS [SHAPES [LEAK-BYTES [LEAK-EVERY]]]]
 //   gpumem-synthesize OUT NAME [SEED]          one of the scenarios
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -11,7 +12,7 @@ int main(int argc, char** argv) {
   using namespace gpumemtrace::synthetic;
   if (argc < 3) {
     std::fprintf(stderr,
-                 "usage: gpumem-synthesize OUT loop EVENTS [LEAK-BYTES]\n"
+                 "usage: gpumem-synthesize OUT loop EVENTS [LAYERS [SHAPES [LEAK-BYTES [LEAK-EVERY]]]]\n"
                  "       gpumem-synthesize OUT SCENARIO [SEED]\n");
     for (const Scenario& scenario : Scenarios()) std::fprintf(stderr, "  %s\n", scenario.name.c_str());
     return 64;
@@ -19,8 +20,12 @@ int main(int argc, char** argv) {
   const std::string name = argv[2];
   if (name == "loop") {
     Program program(argv[1]);
-    TrainingLoop(program, argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1'000'000,
-                 argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 512);
+    LoopOptions options;
+    uint64_t* const numbers[] = {&options.events, &options.layers, &options.shapes, &options.leak_bytes,
+                                 &options.leak_every};
+    for (int i = 0; i < 5 && i + 3 < argc; ++i) *numbers[i] = std::strtoull(argv[i + 3], nullptr, 10);
+    options.leak_every = std::max<uint64_t>(1, options.leak_every);
+    TrainingLoop(program, options);
     program.Finish();
     return 0;
   }
