@@ -209,7 +209,9 @@ inline ThreadSlot* Slot() {
 class Ordered {
  public:
   Ordered(Session& session, ThreadSlot& slot) : slot_(slot), mine_(slot.reservation == 0) {
-    if (mine_) slot.ring.Pending().store(session.LeastSequence(), std::memory_order_seq_cst);
+    // Whoever sees that the number was taken (it reads what NextSequence's read-modify-write, or a later one,
+    // released) also sees this store; it needs no barrier of its own.
+    if (mine_) slot.ring.Pending().store(session.LeastSequence(), std::memory_order_release);
     sequence_ = session.NextSequence();
   }
   ~Ordered() {
@@ -338,8 +340,8 @@ bool WantsStack(const Options& options, const Event& event) {
 
 void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
   Ring& ring = slot.ring;
-  // Every 1024th event of a thread is timed.
-  const bool timed = (ring.counters.events.load(std::memory_order_relaxed) & 1023) == 0;
+  // Every 1024th event of a thread is timed, but not its first, which does what is done once.
+  const bool timed = (ring.counters.events.load(std::memory_order_relaxed) & 1023) == 1023;
   const uint64_t began = timed ? sys::MonotonicNs() : 0;
 
   const uint64_t stack =
@@ -349,6 +351,7 @@ void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
                                static_cast<uint64_t>(int64_t{event.result})};
   unsigned present = 0;
   unsigned count = 0;
+#pragma GCC unroll 5
   for (unsigned i = 0; i < std::size(optional); ++i) {
     present |= static_cast<unsigned>(optional[i] != 0) << i;
     count += optional[i] != 0;
@@ -374,10 +377,12 @@ void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
     record->address = event.address;
     record->size = event.size;
     auto* word = reinterpret_cast<uint64_t*>(record + 1);
+#pragma GCC unroll 5
     for (unsigned i = 0; i < std::size(optional); ++i) {
       if (optional[i] != 0) *word++ = optional[i];
     }
     ring.Publish();
+    ring.PrefetchNext();
     RingCounters::Add(ring.counters.events, 1);
   };
   if (event.sequence != 0) {
@@ -435,7 +440,7 @@ uint64_t ReserveSequence() {
   if (session == nullptr) return 0;
   if (slot == nullptr) return session->NextSequence();
   if (slot->reservation != 0) return session->NextSequence();
-  slot->ring.Pending().store(session->LeastSequence(), std::memory_order_seq_cst);
+  slot->ring.Pending().store(session->LeastSequence(), std::memory_order_release);
   slot->reservation = session->NextSequence();
   return slot->reservation;
 }

@@ -122,13 +122,19 @@ struct Walker {
   GPUMEMTRACE_READS_HOST_MEMORY static uint64_t Content(const char* file_object, const char* name_object,
                                                         const char* table) {
     constexpr int64_t kShortPath = 16;
+    // With the zero byte behind it.
+    constexpr uint32_t kSuffix = '.' | 'p' << 8 | 'y' << 16;
     const Text file = TextOf(file_object);
     const Text name = TextOf(name_object);
     Text lines;
     if (table != nullptr) {
       lines = {table + kLayout.bytes_data, GPUMEMTRACE_READ(int64_t, table + kLayout.variable_size)};
     }
-    const bool from_file = file.bytes >= kShortPath && GPUMEMTRACE_READ(char, file.data) != '<';
+    // A script in the working directory has a short name.
+    const bool from_file =
+        file.data != nullptr && GPUMEMTRACE_READ(char, file.data) != '<' &&
+        (file.bytes >= kShortPath ||
+         (file.bytes > 3 && GPUMEMTRACE_READ(uint32_t, file.data + file.bytes - 3) == kSuffix));
     uint64_t hash = kSalt2;
     if (from_file) [[likely]] {
       hash = Sample(hash, file);
