@@ -143,8 +143,11 @@ uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, Definition
   if (options.python && interpreter != nullptr) {
     const char* state = static_cast<const char*>(interpreter->this_thread_state());
     if (state != nullptr) {
-      python = interpreter->walk(state, interpreter->code_type,
-                                 {thread.python, std::min(options.max_python, kMaxFrames)});
+      const std::span<RawPythonFrame> frames{thread.python, std::min(options.max_python, kMaxFrames)};
+      python =
+          interpreter->incremental_walk != nullptr
+              ? interpreter->incremental_walk(state, interpreter->code_type, thread.python_memory, frames)
+              : interpreter->walk(state, interpreter->code_type, frames);
     }
   }
   NativeWalk native;
@@ -157,6 +160,9 @@ uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, Definition
   raw |= 1;
   const uint64_t number = FindStack(thread, raw);
   if (number != 0) return number;
+  if (interpreter != nullptr && interpreter->incremental_walk != nullptr) {
+    WritePythonFrames(thread.python_memory, {thread.python, python.count});
+  }
   return DefineStack(thread, interpreter, NativeAddresses(thread, native), python.count, raw, sink);
 }
 

@@ -127,6 +127,7 @@ PythonInterpreter Examine(const Symbols& symbols) {
   found.facts.supported = true;
   found.layout = layout;
   found.walk = FindPythonWalk(*layout);
+  found.incremental_walk = FindIncrementalPythonWalk(*layout);
   found.this_thread_state = reinterpret_cast<void* (*)()>(symbols.this_thread_state);
   found.code_type = symbols.code_type;
   if (symbols.evaluate != nullptr) {

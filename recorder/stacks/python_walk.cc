@@ -206,7 +206,136 @@ struct Walker {
     walk.hash = count != 0 ? hash ^ hash >> 32 : 0;
     return walk;
   }
+
+  // --- the incremental walk ---
+
+  static size_t Hint(const char* frame) { return reinterpret_cast<uint64_t>(frame) * kFactor0 >> 56; }
+  static_assert(PythonMemory::kHints == 256);
+
+  GPUMEMTRACE_READS_HOST_MEMORY static uint32_t Serial(const char* code) {
+    return GPUMEMTRACE_READ(uint32_t, code + kLayout.code_serial);
+  }
+
+  // The place from which the frames outwards are no longer what they were, 0 = all are.
+  GPUMEMTRACE_READS_HOST_MEMORY static uint32_t Unchanged(const PythonMemory& memory, uint32_t place) {
+    for (;; --place) {
+      const RememberedPythonFrame& known = memory.remembered[place];
+      const char* caller = place > 0 ? memory.remembered[place - 1].frame : nullptr;
+      if (Code(known.frame) != known.code ||
+          GPUMEMTRACE_READ(const char*, known.frame + kLayout.frame_previous) != caller) {
+        return place + 1;
+      }
+      if (known.python) {
+        if (GPUMEMTRACE_READ(uint64_t, known.frame + kLayout.frame_instruction) != known.raw_instruction ||
+            Serial(known.code) != known.serial) {
+          return place + 1;
+        }
+      } else if (!IsInternal(known.frame)) {
+        return place + 1;
+      }
+      if (place == 0) return 0;
+    }
+  }
+
+  GPUMEMTRACE_READS_HOST_MEMORY static bool IsInternal(const char* frame) {
+    if constexpr (kLayout.frame_owner >= 0) {
+      return GPUMEMTRACE_READ(uint8_t, frame + kLayout.frame_owner) >= kFirstInternalOwner;
+    }
+    return false;
+  }
+
+  GPUMEMTRACE_READS_HOST_MEMORY static PythonWalk WalkIncrementally(const char* thread, const void* code_type,
+                                                                    PythonMemory& memory,
+                                                                    std::span<RawPythonFrame> frames) {
+    if (GPUMEMTRACE_READ(uint64_t, thread + kLayout.thread_id) != static_cast<uint64_t>(pthread_self())) {
+      memory.count = 0;
+      memory.written = true;
+      return {};
+    }
+    const char* frame = GPUMEMTRACE_READ(const char*, thread + kLayout.thread_frame);
+    if constexpr (kLayout.cframe_frame >= 0) {
+      if (frame != nullptr) frame = GPUMEMTRACE_READ(const char*, frame + kLayout.cframe_frame);
+    }
+    // Candidates for the rest of the stack are remembered[0 … candidates).
+    uint32_t candidates = memory.count;
+    uint32_t count = 0;
+    size_t fresh = 0;
+    for (; frame != nullptr; frame = GPUMEMTRACE_READ(const char*, frame + kLayout.frame_previous)) {
+      const uint32_t place = memory.hints[Hint(frame)];
+      if (place < candidates && memory.remembered[place].frame == frame) {
+        const uint32_t changed = Unchanged(memory, place);
+        if (changed == 0) {
+          count = place + 1;
+          break;
+        }
+        // Every frame from here to that one leads to the same difference.
+        candidates = changed - 1;
+      }
+      if (fresh == std::size(memory.fresh)) return WalkAll(thread, code_type, memory, frames);
+      RememberedPythonFrame& found = memory.fresh[fresh++];
+      found.frame = frame;
+      found.code = Code(frame);
+      found.python = IsPython(frame, found.code, code_type);
+      // A frame that is neither may not stay what it is.
+      if (!found.python && !IsInternal(frame)) return WalkAll(thread, code_type, memory, frames);
+      if (!found.python) continue;
+      found.serial = Serial(found.code);
+      if (found.serial == 0) return WalkAll(thread, code_type, memory, frames);
+      found.raw_instruction = GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_instruction);
+      found.instruction = Instruction(frame, found.code);
+      found.entry = true;
+      if constexpr (kLayout.entry_kind == EntryKind::kShimBelow) {
+        const char* previous = GPUMEMTRACE_READ(const char*, frame + kLayout.frame_previous);
+        if (previous != nullptr) found.entry = !IsPython(previous, Code(previous), code_type);
+      }
+    }
+    if (count + fresh > std::size(memory.remembered)) return WalkAll(thread, code_type, memory, frames);
+    uint64_t hash = count != 0 ? memory.remembered[count - 1].hash : kSalt2;
+    uint16_t kept = count != 0 ? memory.remembered[count - 1].kept : 0;
+    while (fresh > 0) {
+      RememberedPythonFrame& found = memory.fresh[--fresh];
+      if (found.python) {
+        const uint64_t place =
+            static_cast<uint64_t>(static_cast<uint32_t>(found.instruction)) << 1 | (found.entry ? 1 : 0);
+        hash = (hash ^ Frame(found.code, place)) * kFactor0;
+        ++kept;
+      }
+      found.hash = hash;
+      found.kept = kept;
+      memory.hints[Hint(found.frame)] = static_cast<uint16_t>(count);
+      memory.remembered[count++] = found;
+    }
+    memory.count = count;
+    memory.written = false;
+    // A stack that is cut is another one for every place of the cut.
+    if (kept > frames.size()) return WalkAll(thread, code_type, memory, frames);
+    return {kept, kept != 0 ? hash ^ hash >> 32 : 0};
+  }
+
+  __attribute__((noinline)) static PythonWalk WalkAll(const char* thread, const void* code_type,
+                                                      PythonMemory& memory,
+                                                      std::span<RawPythonFrame> frames) {
+    memory.count = 0;
+    memory.written = true;
+    return Walk(thread, code_type, frames);
+  }
 };
+
+template <size_t... kIndices>
+constexpr auto IncrementalWalks(std::index_sequence<kIndices...>) {
+  return std::array{[]() -> IncrementalPythonWalkFunction {
+    constexpr const PythonLayout& kLayout = kPythonLayouts[kIndices];
+    if constexpr (kLayout.code_serial >= 0 && kLayout.frame_owner >= 0 &&
+                  kLayout.instruction_kind == InstructionKind::kPointer &&
+                  kLayout.entry_kind != EntryKind::kIsEntry) {
+      return &Walker<kIndices>::WalkIncrementally;
+    } else {
+      return nullptr;
+    }
+  }()...};
+}
+constexpr std::array kIncrementalWalks =
+    IncrementalWalks(std::make_index_sequence<std::size(kPythonLayouts)>());
 
 template <size_t... kIndices>
 constexpr auto Walks(std::index_sequence<kIndices...>) {
@@ -221,6 +350,23 @@ PythonWalkFunction FindPythonWalk(const PythonLayout& layout) {
     if (&layout == &kPythonLayouts[i]) return kWalks[i];
   }
   return nullptr;
+}
+
+IncrementalPythonWalkFunction FindIncrementalPythonWalk(const PythonLayout& layout) {
+  for (size_t i = 0; i < std::size(kPythonLayouts); ++i) {
+    if (&layout == &kPythonLayouts[i]) return kIncrementalWalks[i];
+  }
+  return nullptr;
+}
+
+void WritePythonFrames(PythonMemory& memory, std::span<RawPythonFrame> frames) {
+  if (memory.written) return;
+  size_t count = 0;
+  for (uint32_t i = memory.count; i-- > 0 && count < frames.size();) {
+    const RememberedPythonFrame& frame = memory.remembered[i];
+    if (frame.python) frames[count++] = {frame.code, frame.instruction, frame.entry};
+  }
+  memory.written = true;
 }
 
 }  // namespace gpumemtrace::recorder::stacks

@@ -32,6 +32,49 @@ using PythonWalkFunction = PythonWalk (*)(const char* thread, const void* code_t
 // The walk for one of the layouts in the table.
 PythonWalkFunction FindPythonWalk(const PythonLayout& layout);
 
+// One frame of the chain as it was when it was last read.
+struct RememberedPythonFrame {
+  const char* frame;
+  const char* code;
+  // As it stands in the frame.
+  uint64_t raw_instruction;
+  // Of the frames from the outermost to this.
+  uint64_t hash;
+  // Of the code object: no two objects of a process have the same, wherever they lie.
+  uint32_t serial;
+  int32_t instruction;
+  // Python frames from the outermost to this.
+  uint16_t kept;
+  // False: one of the interpreter's own, which is no part of the stack.
+  bool python;
+  bool entry;
+};
+
+// What a thread knows of its chain of frames. Zero bytes are a valid one, which knows nothing.
+struct PythonMemory {
+  // `remembered` holds nothing of the last stack, which was written to the caller's frames.
+  bool written;
+  uint32_t count;
+  // Places in `remembered` by frame address; only a guess.
+  static constexpr size_t kHints = 256;
+  uint16_t hints[kHints];
+  // Outermost first.
+  alignas(64) RememberedPythonFrame remembered[kMaxFrames];
+  RememberedPythonFrame fresh[kMaxFrames];
+};
+
+// The same as the walk, but most of a stack is the stack of the last event: frames are read from the
+// innermost on until one is met that is known, and from there outwards it is only checked, without following
+// pointers, that each is still what it was. Leaves the frames in `memory` (see WritePythonFrames).
+using IncrementalPythonWalkFunction = PythonWalk (*)(const char* thread, const void* code_type,
+                                                     PythonMemory& memory, std::span<RawPythonFrame> frames);
+
+// Null where code objects have no serial number, so that one that was freed could be taken for its successor.
+IncrementalPythonWalkFunction FindIncrementalPythonWalk(const PythonLayout& layout);
+
+// Writes the frames of the last incremental walk, innermost first, if it has not done so itself.
+void WritePythonFrames(PythonMemory& memory, std::span<RawPythonFrame> frames);
+
 // Room for texts that have to be converted.
 struct CodeText {
   char file[4096];

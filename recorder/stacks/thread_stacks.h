@@ -70,6 +70,7 @@ struct ThreadStacks {
   RememberedFrame remembered[kMaxFrames];
   UnwoundFrame fresh[kMaxFrames];
   alignas(64) uint64_t native[kMaxFrames];
+  PythonMemory python_memory;
   RawPythonFrame python[kMaxFrames];
   PythonFrame defined_python[kMaxFrames];
   uint64_t codes[kCodeSets][kCodeWays];
