@@ -1,11 +1,16 @@
 #include "recorder/census/census.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 
 #include "recorder/census/growth.h"
+#include "recorder/census/heap_walk.h"
 #include "recorder/census/parts.h"
 #include "recorder/census/python_api.h"
 #include "recorder/census/sources.h"
@@ -92,9 +97,27 @@ PyObject* Failed(PyObject*, PyObject* name) {
   return api.bool_from_long(0);
 }
 
+// Bytes of memory that the process has in RAM, 0 when it is not to be found out. Any argument.
+PyObject* Resident(PyObject*, PyObject*) {
+  long pages = 0;
+  const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file >= 0) {
+    char text[128];
+    const ssize_t size = read(file, text, sizeof text - 1);
+    close(file);
+    text[size < 0 ? 0 : size] = 0;
+    const char* second = strchr(text, ' ');
+    if (second != nullptr) pages = strtol(second, nullptr, 10);
+  }
+  return api.long_from_long(pages * sysconf(_SC_PAGESIZE));
+}
+
 PyMethod begin_method = {"_native_begin", Begin, kOneArgument, nullptr};
 PyMethod emit_method = {"_native_emit", Emit, kOneArgument, nullptr};
 PyMethod failed_method = {"_native_failed", Failed, kOneArgument, nullptr};
+PyMethod resident_method = {"_native_resident", Resident, kOneArgument, nullptr};
+PyMethod select_method = {"_native_select", SelectObjects, kOneArgument, nullptr};
+PyMethod walk_method = {"_native_walk", WalkHeap, kOneArgument, nullptr};
 
 // Stores a new reference under `name`; false when it is null or could not be stored.
 bool Put(PyObject* dict, const char* name, PyObject* value) {
@@ -102,6 +125,13 @@ bool Put(PyObject* dict, const char* name, PyObject* value) {
   const bool stored = api.dict_set_item_string(dict, name, value) == 0;
   api.decref(value);
   return stored;
+}
+
+// Without these two the census walks in Python.
+bool PutHeap(PyObject* dict) {
+  if (!PrepareHeap(api)) return true;
+  return Put(dict, "_native_select", api.cfunction_new(&select_method, nullptr, nullptr)) &&
+         Put(dict, "_native_walk", api.cfunction_new(&walk_method, nullptr, nullptr));
 }
 
 PyObject* SourceList() {
@@ -139,6 +169,7 @@ PyObject* MakeSpace() {
       Put(dict, "_native_begin", api.cfunction_new(&begin_method, nullptr, nullptr)) &&
       Put(dict, "_native_emit", api.cfunction_new(&emit_method, nullptr, nullptr)) &&
       Put(dict, "_native_failed", api.cfunction_new(&failed_method, nullptr, nullptr)) &&
+      Put(dict, "_native_resident", api.cfunction_new(&resident_method, nullptr, nullptr)) && PutHeap(dict) &&
       Put(dict, "_sources", SourceList()) &&
       Put(dict, "_budget", api.float_from_double(static_cast<double>(options.budget_ms) / 1000)) &&
       Put(dict, "_signal", api.long_from_long(options.signal)) &&

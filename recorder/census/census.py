@@ -11,13 +11,13 @@ import types
 KIND_NONE, KIND_NAME, KIND_FRAME, KIND_CYCLE, KIND_AUTOGRAD, KIND_NATIVE = range(6)
 # A collection with at least so many counted children is told as a pattern: losses[…].
 PATTERN_FROM = 4
-CHAINS_LIMIT = 50000
+CHAINS_LIMIT = 1000000
 
 
 class Holder:
     """One way in which tensors are kept. Strings and numbers only."""
     __slots__ = ('kind', 'path', 'example', 'container', 'container_type', 'items', 'owner', 'detail', 'file',
-                 'line', 'stores')
+                 'line', 'stores', 'index')
 
     def __init__(self, kind, path):
         self.kind = kind
@@ -31,6 +31,7 @@ class Holder:
         self.file = ''             # of the frame that holds it
         self.line = 0
         self.stores = []           # (file, line) of code that puts things into the container
+        self.index = -1            # in the result, once it is there
 
 
 class Result:
@@ -42,6 +43,7 @@ class Result:
         self.reached = 0
         self.duration = 0.0
         self.collector_enabled = True
+        self.memory = 0            # bytes by which the process's resident set grew meanwhile
 
 
 def take(budget=2.0, main_code=None):
@@ -51,12 +53,13 @@ def take(budget=2.0, main_code=None):
     started = time.monotonic()
     result = Result()
     result.collector_enabled = gc.isenabled()
+    resident = _resident()
     if main_code is not None:
         _MAIN_FILE[0] = main_code.co_filename
     # A collection in the middle would run finalizers of the host because of our allocations.
     gc.disable()
     try:
-        _Taking(result, started, budget, main_code).run()
+        _Taking(result, started, budget, main_code, resident).run()
     finally:
         if result.collector_enabled:
             gc.enable()
@@ -64,13 +67,20 @@ def take(budget=2.0, main_code=None):
     return result
 
 
+def _resident():
+    """Bytes of this process in RAM, 0 when nobody can say."""
+    native = globals().get('_native_resident', None)
+    return native(None) if native is not None else 0
+
+
 class _Taking:
-    def __init__(self, result, started, budget, main_code):
+    def __init__(self, result, started, budget, main_code, resident):
         self.result = result
+        self.resident = resident
         # Each phase leaves time for the next: half a walk is worth nothing when its finds go unnamed.
-        self.gather_deadline = started + 0.4 * budget
-        self.walk_deadline = started + 0.7 * budget
-        self.chain_deadline = started + 0.8 * budget
+        self.gather_deadline = started + 0.5 * budget
+        self.walk_deadline = started + 0.8 * budget
+        self.chain_deadline = started + 0.85 * budget
         self.deadline = started + budget
         self.stores = Stores(main_code, self.deadline)
         self.tensors = []
@@ -90,8 +100,9 @@ class _Taking:
                     guards.append(entered)
             self._run()
         except OutOfTime:
-            self.result.partial = self.result.partial or 'time'
+            self._partly('time')
         finally:
+            self._note_memory()
             for guard in reversed(guards):
                 guard.__exit__(None, None, None)
             self._forget()
@@ -109,8 +120,12 @@ class _Taking:
             return
         wanted = {}
         for tensor in self.tensors:
-            if tensor.owner is None and len(wanted) < CHAINS_LIMIT:
-                wanted[id(tensor.object)] = tensor.object
+            if tensor.owner is not None:
+                continue
+            if len(wanted) >= CHAINS_LIMIT:
+                self._partly('not more than %d tensors were followed' % CHAINS_LIMIT)
+                break
+            wanted[id(tensor.object)] = tensor.object
         if roles is not None:
             for root in {tensor.owner for tensor in self.tensors if tensor.owner is not None}:
                 value = roles.modules.get(root, None)
@@ -122,19 +137,29 @@ class _Taking:
                     wanted[root] = value
             value = None
         del roles
-        chains = self._walk(wanted)
-        # What no root reaches, less the empty dictionaries of running frames.
-        seen = self.seen
-        census_types = {id(cls) for cls in (Tensor, Holder, Result, Namer, Walk, Roles, _Taking, Step, TorchReader,
-                                            CupyReader, JaxReader)}
-        own = {id(objects), id(self.tensors), id(self.by_id), id(self.result.holders), id(wanted), id(chains),
-               id(self.__dict__), id(self.local_names), id(self.module_names), id(self.module_of_namespace)}
-        island = [value for value in objects
-                  if id(value) not in seen and id(value) not in own and id(type(value)) not in census_types
+        tree = self._walk(wanted, objects)
+        self._note_memory()
+        # What no root reaches, less what is the census's own and the empty dictionaries of running frames.
+        census_types = {id(cls) for cls in (Tensor, Holder, Result, Namer, Stores, Tree, Walk, Roles, Path, Paths, Root,
+                                            _Taking, Step, TorchReader, CupyReader, JaxReader)}
+        own = {id(objects), id(wanted)}
+        for container in (self.__dict__, tree.__dict__, self.namer.__dict__, self.stores.__dict__):
+            own.add(id(container))
+            own.update(map(id, container.values()))
+        container = None
+        island = [value for value in tree.unseen
+                  if id(value) not in own and id(type(value)) not in census_types
                   and type(value) is not types.FrameType
                   and not (type(value) is dict and not dict.__len__(value))]
+        tree.unseen = []
         del objects
-        self._hold(chains, wanted, island)
+        self._hold(tree, wanted, island)
+
+    def _partly(self, what):
+        self.result.partial = self.result.partial or what
+
+    def _note_memory(self):
+        self.result.memory = max(self.result.memory, _resident() - self.resident)
 
     def _note_locals(self, frames):
         self.local_names, self.local_values = {}, []
@@ -152,30 +177,29 @@ class _Taking:
     # Phase 1: who is there.
     def _gather(self, objects):
         active = readers()
-        kinds = {}  # id of a class → what it is to us
         roles = None
         for reader in active:
             if reader.framework == FRAMEWORK_TORCH:
                 self.torch = reader
                 roles = Roles(reader)
+        classes = [reader.base for reader in active]
+        if roles is not None:
+            classes += [cls for cls in (self.torch.module_class, self.torch.optimizer_class) if cls is not None]
+        groups = select(objects, classes)
+        if roles is not None:
+            for cls, group in zip(classes[len(active):], groups[len(active):]):
+                if cls is self.torch.module_class:
+                    roles.modules = {id(module): module for module in group}
+                else:
+                    roles.optimizers = group
         host = 0
-        for value in objects:
-            cls = type(value)
-            kind = kinds.get(id(cls), _MISSING)
-            if kind is _MISSING:
-                kind = self._kind(cls, active, roles)
-                kinds[id(cls)] = kind
-            if kind is None:
-                continue
-            if kind == 'module':
-                roles.add_module(value)
-            elif kind == 'optimizer':
-                roles.optimizers.append(value)
-            else:
-                host += self._add(kind, value, host)
-            if len(self.tensors) & 1023 == 1023 and time.monotonic() > self.gather_deadline:
-                self.result.partial = 'time: not every tensor was read'
-                break
+        for reader, group in zip(active, groups):
+            for value in group:
+                host += self._add(reader, value, host)
+                if len(self.tensors) & 1023 == 1023 and time.monotonic() > self.gather_deadline:
+                    self._partly('time: not every tensor was read')
+                    break
+        groups = group = None
         value = None
         if roles is not None and self.tensors:
             roles.resolve()
@@ -192,17 +216,6 @@ class _Taking:
                     tensor.role = ROLE_ACTIVATION
         return roles
 
-    def _kind(self, cls, active, roles):
-        for reader in active:
-            if reader.matches(cls):
-                return reader
-        if roles is not None:
-            if self.torch.module_class is not None and has_base(cls, self.torch.module_class):
-                return 'module'
-            if self.torch.optimizer_class is not None and has_base(cls, self.torch.optimizer_class):
-                return 'optimizer'
-        return None
-
     def _add(self, reader, value, host):
         tensor = reader.read(value)
         if tensor is None:
@@ -215,10 +228,7 @@ class _Taking:
         return is_host
 
     # Phase 2: shortest chains from the roots.
-    def _walk(self, wanted):
-        # The census's own containers are reachable from nothing the walk starts at, except through the
-        # frame that called us; it is not among `frames`.
-        walk = Walk(self.walk_deadline, [id(globals()), id(self), id(self.tensors)])
+    def _walk(self, wanted, objects):
         roots, self.module_names = [], {}
         for name, module in list(sys.modules.items()):
             if module is None or id(module) in self.module_names or type(name) is not str:
@@ -229,59 +239,49 @@ class _Taking:
                 roots.append(module_dict(module))
         self.module_of_namespace = {id(module_dict(root)): root for root in roots
                                     if has_base(type(root), types.ModuleType)}
-        walk.run(roots, wanted, self.local_values)
+        # The census's own containers are reachable from nothing the walk starts at, except through the
+        # frame that called us; it is not among the frames.
+        excluded = [globals(), self, self.tensors, self.by_id]
+        tree = walk_heap(roots, self.local_values, wanted, excluded, objects, self.walk_deadline, self.chain_deadline)
         self.local_values = []
-        self.result.reached = walk.reached
-        self.seen = walk.seen
-        if not walk.complete:
-            self.result.partial = self.result.partial or 'time: not the whole heap was walked'
-        chains = {}
-        self.walk_complete = walk.complete
-        walk.deadline = self.chain_deadline
-        try:
-            parents = walk.parents(walk.found)
-        except OutOfTime:
-            self.result.partial = self.result.partial or 'time: not every chain was followed'
-            parents = {}
-        for key in walk.found:
-            chain = [wanted[key]]
-            while True:
-                parent = parents.get(id(chain[-1]), None)
-                if parent is None or len(chain) > 200:
-                    break
-                chain.append(parent)
-            chain.reverse()
-            chains[key] = chain
-        walk.levels = walk.segments = []
-        return chains
+        self.result.reached = tree.reached
+        if tree.out_of_time:
+            self._partly(tree.out_of_time)
+        return tree
 
     # Phase 3: words.
-    def _hold(self, chains, wanted, island):
-        counts = {}
-        for chain in chains.values():
-            for place in range(len(chain) - 1):
-                pair = (id(chain[place]), id(chain[place + 1]))
-                counts[pair] = counts.get(pair, 0) + 1
-        children = {}
-        for parent, _ in counts:
-            children[parent] = children.get(parent, 0) + 1
-        told = {}
-        for key, chain in chains.items():
-            if time.monotonic() > self.deadline:
-                self.result.partial = self.result.partial or 'time: not every holder was named'
+    def _hold(self, tree, wanted, island):
+        children = [0] * len(tree.nodes)
+        for parent in tree.parents:
+            if parent >= 0:
+                children[parent] += 1
+        many = {id(tree.nodes[place]) for place, count in enumerate(children) if count >= PATTERN_FROM}
+        owners = {tensor.owner for tensor in self.tensors if tensor.owner is not None}
+        paths = Paths(tree, self.namer, self._root, many)
+        self.told = told = {}
+        for count, (key, place) in enumerate(tree.place.items()):
+            if not count & 255 and time.monotonic() > self.deadline:
+                self._partly('time: not every holder was named')
                 break
-            told[key] = self._tell(chain, children)
-        self.told = told
-        unreached = {key: value for key, value in wanted.items() if key not in chains}
-        if unreached and self.walk_complete:
-            told.update(self._tell_unreached(unreached, chains, told, island, wanted))
+            # The names of an owner's tensors begin with the owner's own.
+            path, root = paths.exactly(place) if key in owners else paths.of(place)
+            holder = path.kept
+            if holder is None:
+                holder = path.kept = path.holder(root.kind, root.file, root.line)
+                self._find_stores(holder, path)
+            told[key] = holder
+        reached = tree.place
+        paths.forget()
+        unreached = {key: value for key, value in wanted.items() if key not in reached}
+        if unreached and tree.complete:
+            told.update(self._tell_unreached(unreached, reached, told, island, wanted))
         for tensor in self.tensors:
             key = id(tensor.object) if tensor.owner is None else tensor.owner
-            if key in unreached:
+            if key in unreached and tree.complete:
                 tensor.flags |= FLAG_UNREACHED
             holder = told.get(key, None)
             if holder is not None:
-                tensor.holder = self._index(holder)
+                tensor.holder = holder.index if holder.index >= 0 else self._index(holder)
                 if tensor.owner is not None and tensor.name:
                     tensor.name = _join(holder.example or holder.path, tensor.name)
 
@@ -291,50 +291,29 @@ class _Taking:
         if index is None:
             index = self.holder_index[key] = len(self.result.holders)
             self.result.holders.append(holder)
+        holder.index = index
         return index
 
-    def _tell(self, chain, children):
-        root = chain[0]
-        kind = KIND_NAME
-        place = 0
-        head_step = None
-        file, line = '', 0
+    def _root(self, root):
+        """A Root for an object without a parent in the tree."""
         if id(root) in self.local_names and id(root) not in self.module_names:
             ident, title, name, code, line = self.local_names[id(root)]
-            kind = KIND_FRAME
-            file = code.co_filename
-            head_step = Step('', name=name, code=code)
             head = title + ' ' + repr(name)
             thread = _thread_name(ident)
             if thread:
                 head = 'thread ' + repr(thread) + ' ' + head
-        else:
-            if id(root) in self.module_of_namespace:
-                module = self.module_of_namespace[id(root)]
-                chain = [module] + chain
-                root = module
-            head = module_title(self.module_names.get(id(root), '?'))
-        steps = self.namer.steps(chain, place)
-        holder = self._holder(kind, head, steps, children, file, line)
-        self._find_stores(holder, [head_step] + steps if head_step is not None else steps, children)
-        return holder
+            path = Path(head).named_by(Step('', name=name, code=code))
+            return Root(path, None, KIND_FRAME, code.co_filename, line)
+        before = self.module_of_namespace.get(id(root), None)
+        name = self.module_names.get(id(root if before is None else before), '?')
+        return Root(Path(module_title(name)), before, KIND_NAME, '', 0)
 
-    def _find_stores(self, holder, steps, children):
+    def _find_stores(self, holder, path):
         """Lines that store under the name that the container (or, without one, the tensor) has."""
-        named, collection = None, False
-        for step in steps:
-            if step.collection is not None:
-                many = type(step.collection) is Count or children.get(id(step.collection), 0) >= PATTERN_FROM
-                if step.code is not None:  # lru_cache: the decorator begins the function
-                    holder.stores = [(step.code.co_filename, step.code.co_firstlineno)]
-                    return
-                collection = True
-                if many:
-                    break
-            elif step.name:
-                named, collection = step, False
-        if named is not None:
-            holder.stores = self._stores_of(named, collection)
+        if path.decorated is not None:
+            holder.stores = [(path.decorated.co_filename, path.decorated.co_firstlineno)]
+        elif path.named is not None:
+            holder.stores = self._stores_of(path.named, path.adding)
 
     def _stores_of(self, step, adding):
         if step.code is not None:
@@ -345,55 +324,17 @@ class _Taking:
             found = self.stores.lines(step.name, self.stores.codes_of_module('__main__'), adding)
         return found
 
-    def _holder(self, kind, head, steps, children, file='', line=0):
-        example, pattern, container, collection, owner = head, head, '', None, ''
-        container_owner = ''
-        last_text, repeats = None, 0
+    @staticmethod
+    def _path(head, steps):
+        path = Path(head)
         for step in steps:
-            example += step.text
-            many = (step.collection is not None
-                    and (type(step.collection) is Count or children.get(id(step.collection), 0) >= PATTERN_FROM))
-            if many:
-                if collection is None:
-                    container, collection, container_owner = pattern, step.collection, owner
-                text = step.text if type(step.collection) is Count or step.text[1:7] == 'cached' else '[…]'
-            else:
-                text = step.text
-            if text == last_text and text != '[…]':
-                repeats += 1
-                if repeats > 1:
-                    continue  # .next.next.next… of a linked list
-                text = '…'
-            else:
-                last_text, repeats = text, 0
-            pattern += text
-            owner = step.owner
-        if collection is None:
-            # The innermost collection, however few its elements.
-            container_so_far, owner_so_far = head, ''
-            for step in steps:
-                if step.collection is not None:
-                    container, collection, container_owner = container_so_far, step.collection, owner_so_far
-                container_so_far += step.text
-                owner_so_far = step.owner
-        holder = Holder(kind, pattern)
-        holder.example = example if len(example) < 400 else example[:397] + '…'
-        holder.container = container
-        holder.owner = container_owner or owner
-        holder.file, holder.line = file, line
-        if type(collection) is Count:
-            holder.container_type, holder.items = collection.kind, collection.items
-        elif collection is not None:
-            holder.container_type = type_name(type(collection))
-            holder.items = length(collection)
-            if '[cached' in pattern:
-                holder.container_type = 'lru_cache'
-        return holder
+            path = path.extend(step, ())
+        return path
 
     # Phase 4: what no root reaches.
-    def _tell_unreached(self, unreached, chains, told, island_objects, wanted):
+    def _tell_unreached(self, unreached, reached, told, island_objects, wanted):
         result = {}
-        graph = self._graphs(chains, told)
+        graph = self._graphs(reached)
         for key, value in unreached.items():
             tensor = self.by_id.get(key, None)
             if tensor is None or tensor.framework != FRAMEWORK_TORCH:
@@ -416,24 +357,23 @@ class _Taking:
         try:
             island = Island(island_objects, self.deadline, held)
         except OutOfTime:
-            self.result.partial = self.result.partial or 'time: what no name reaches was not explained'
+            self._partly('time: what no name reaches was not explained')
             return result
-        children = {}
         for key, value in rest.items():
             if time.monotonic() > self.deadline:
-                self.result.partial = self.result.partial or 'time: what no name reaches was not explained'
+                self._partly('time: what no name reaches was not explained')
                 break
-            holder = self._island_holder(island, key, value, children)
+            holder = self._island_holder(island, key, value)
             if holder.kind == KIND_NATIVE and not holder.container and keeper is not None and key in self.by_id:
                 holder = self._by_keeper(keeper)
             result[key] = holder
         value = None
         return result
 
-    def _island_holder(self, island, key, value, children):
+    def _island_holder(self, island, key, value):
         place = island.index.get(key, None)
         if place is None:
-            return self._native_holder(None, [value], children)
+            return self._native_holder(None, [value])
         order, step = island.ancestors(place)
         for candidate in order:
             cycle = island.cycle_through(candidate)
@@ -452,7 +392,7 @@ class _Taking:
             start = qualified_type_name(type(members[0]))
             around = self.namer.steps(members)
             loop = start + ''.join(part.text for part in around) + ' → ' + start
-            holder = self._holder(KIND_CYCLE, start, self.namer.steps(chain), children)
+            holder = self._path(start, self.namer.steps(chain)).holder(KIND_CYCLE)
             # The mistake is the line that closes the cycle, not the one that fills the object.
             for part in around:
                 if part.name and not holder.stores:
@@ -465,8 +405,8 @@ class _Taking:
         for candidate in order:
             if candidate in island.held_from_outside:
                 chain = self._forward(island, candidate, step)
-                return self._native_holder(island.objects[candidate], chain, children)
-        return self._native_holder(island.objects[order[-1]], self._forward(island, order[-1], step), children)
+                return self._native_holder(island.objects[candidate], chain)
+        return self._native_holder(island.objects[order[-1]], self._forward(island, order[-1], step))
 
     def _forward(self, island, place, step):
         chain = [island.objects[place]]
@@ -475,20 +415,20 @@ class _Taking:
             chain.append(island.objects[place])
         return chain
 
-    def _native_holder(self, top, chain, children):
+    def _native_holder(self, top, chain):
         if len(chain) <= 1:
             holder = Holder(KIND_NATIVE, 'no Python object')
             holder.detail = 'only C++ holds it'
             return holder
         start = qualified_type_name(type(top))
-        steps = self.namer.steps(chain)
-        holder = self._holder(KIND_NATIVE, start, steps, children)
-        self._find_stores(holder, steps, children)
+        path = self._path(start, self.namer.steps(chain))
+        holder = path.holder(KIND_NATIVE)
+        self._find_stores(holder, path)
         holder.detail = 'the ' + start + ' is held from C or C++, by no Python name'
         return holder
 
     # The autograd graph: nodes reached from tensors that a name reaches.
-    def _graphs(self, chains, told):
+    def _graphs(self, reached):
         """{id of node: (node, tensor key it belongs to, [names of nodes that use its output])}."""
         graph = {}
         queue = []
@@ -496,7 +436,7 @@ class _Taking:
             key = id(tensor.object)
             if not tensor.grad_fn or tensor.framework != FRAMEWORK_TORCH:
                 continue
-            if key not in chains and tensor.owner not in chains:
+            if key not in reached and tensor.owner not in reached:
                 continue
             node = self.torch.grad_fn(tensor.object, tensor.flags)
             if node is not None and id(node) not in graph:

@@ -1,7 +1,8 @@
 """Walks the heap once, from the roots outwards, and reconstructs shortest chains to chosen objects.
 
-One breadth-first pass over gc.get_referents, in chunks so that nearly all work happens inside C calls. An
-object's place in its level tells which chunk discovered it, so chains need no parent link per object.
+The recorder does both in C (heap_walk.h) where it knows how objects are laid out. Everywhere else: one
+breadth-first pass over gc.get_referents, in chunks so that nearly all work happens inside C calls; an object's
+place in its level tells which chunk discovered it, so chains need no parent link per object.
 """
 import gc
 import sys
@@ -12,6 +13,96 @@ CHUNK = 1024
 
 class OutOfTime(Exception):
     pass
+
+
+class Tree:
+    """The shortest chains to the wanted objects, as one tree for each root."""
+
+    def __init__(self):
+        self.nodes = []        # objects, a parent before its children
+        self.parents = []      # place of the parent in `nodes`, -1 for a root
+        self.place = {}        # id of a wanted object that was reached → place in `nodes`
+        self.unseen = []       # of all objects, those that no root reaches; only when a wanted one is among them
+        self.reached = 0
+        self.complete = False
+        self.out_of_time = ''  # what is missing
+
+    def chain(self, place):
+        """Objects from the root to nodes[place]."""
+        result = []
+        while place >= 0:
+            result.append(self.nodes[place])
+            place = self.parents[place]
+        result.reverse()
+        return result
+
+
+def select(objects, classes):
+    """A list for each class: the objects that are instances of it, and of none of the classes before."""
+    native = globals().get('_native_select', None)
+    if native is not None:
+        return native((objects, classes))
+    result = [[] for _ in classes]
+    known = {}  # id of a class → list to append to, or None
+    for value in objects:
+        cls = type(value)
+        chosen = known.get(id(cls), _MISSING)
+        if chosen is _MISSING:
+            chosen = next((result[place] for place, base in enumerate(classes) if has_base(cls, base)), None)
+            known[id(cls)] = chosen
+        if chosen is not None:
+            chosen.append(value)
+    return result
+
+
+def walk_heap(roots, values, wanted, excluded, objects, walk_deadline, chain_deadline):
+    """A Tree. `roots`: objects at distance 0; `values`: more at distance 1; `wanted`: {id: object}; `excluded`:
+    objects that are not walked through; `objects`: all objects there are."""
+    tree = Tree()
+    native = globals().get('_native_walk', None)
+    if native is not None:
+        keys = list(wanted)
+        tree.nodes, parents, places, tree.unseen, tree.reached, complete = native(
+            (roots, values, list(wanted.values()), excluded, objects, walk_deadline - time.monotonic()))
+        tree.parents = memoryview(parents).cast('i').tolist()
+        tree.place = {key: place for key, place in zip(keys, memoryview(places).cast('i').tolist()) if place >= 0}
+        tree.complete = complete == 1
+    else:
+        walk = Walk(walk_deadline, [id(value) for value in excluded])
+        walk.run(roots, wanted, values)
+        tree.reached, tree.complete = walk.reached, walk.complete
+        walk.deadline = chain_deadline
+        try:
+            _fill_tree(tree, walk, wanted)
+        except OutOfTime:
+            tree.nodes, tree.parents, tree.place = [], [], {}
+            tree.out_of_time = 'time: not every chain was followed'
+        if walk.complete and len(walk.found) < len(wanted):
+            seen = walk.seen
+            tree.unseen = [value for value in objects if id(value) not in seen]
+        walk.release()
+    if not tree.complete:
+        tree.out_of_time = 'time: not the whole heap was walked'
+    return tree
+
+
+def _fill_tree(tree, walk, wanted):
+    parents = walk.parents(walk.found)
+    places = {}
+    for key in walk.found:
+        chain = [wanted[key]]
+        while id(chain[-1]) not in places:
+            parent = parents.get(id(chain[-1]), None)
+            if parent is None:
+                break
+            chain.append(parent)
+        for value in reversed(chain):
+            if id(value) not in places:
+                parent = parents.get(id(value), None)
+                tree.parents.append(-1 if parent is None else places[id(parent)])
+                places[id(value)] = len(tree.nodes)
+                tree.nodes.append(value)
+        tree.place[key] = places[key]
 
 
 class Walk:

@@ -25,12 +25,14 @@ class Namer:
     def __init__(self):
         self._attribute_names = {}  # id of a class → candidate names of instance attributes
         self._positions = {}        # id of a collection → {id of element: subscript text}
+        self._namespaces = {}       # id of a namespace → {id of a value: name}
         self._kept = []             # keeps ids in the two maps valid
         self._lru = _lru_type()
 
     def forget(self):
         self._attribute_names = {}
         self._positions = {}
+        self._namespaces = {}
         self._kept = []
 
     def steps(self, chain, first=0):
@@ -38,13 +40,13 @@ class Namer:
         result = []
         place = first
         while place + 1 < len(chain):
-            used, steps = self._edge(chain, place)
+            used, steps = self.edge(chain, place)
             result += steps
             place += max(used, 1)
         return result
 
     # Returns (how many links of the chain are told, steps).
-    def _edge(self, chain, place):
+    def edge(self, chain, place):
         value, child = chain[place], chain[place + 1]
         after = chain[place + 2] if place + 2 < len(chain) else None
         cls = type(value)
@@ -78,11 +80,23 @@ class Namer:
     def _module_edge(self, module, child, after):
         namespace = module_dict(module)
         if child is namespace and after is not None:
-            for key, value in list(dict.items(namespace)):
-                if value is after and type(key) is str:
-                    return 2, [Step('.' + key, name=key, module=str(namespace.get('__name__', '')))]
+            key = self._names_in(namespace).get(id(after), None)
+            if key is not None and namespace.get(key, None) is after:
+                return 2, [Step('.' + key, name=key, module=str(namespace.get('__name__', '')))]
             return 2, [Step('.<global>')]
         return 1, [Step('.<module state>')]
+
+    def _names_in(self, namespace):
+        """{id of a value: its first name} of a namespace."""
+        names = self._namespaces.get(id(namespace), None)
+        if names is None:
+            names = {}
+            for key, value in list(dict.items(namespace)):
+                if type(key) is str:
+                    names.setdefault(id(value), key)
+            self._namespaces[id(namespace)] = names
+            self._kept.append(namespace)
+        return names
 
     def _class_edge(self, cls, child, after):
         for key, value in list(_get_type_dict(cls).items()):
@@ -171,14 +185,22 @@ class Namer:
     def _subscript(self, collection, base, child):
         positions = self._positions.get(id(collection), None)
         if positions is None:
+            if base is dict and dict.__len__(collection) <= _FEW:
+                try:
+                    for key, value in dict.items(collection):
+                        if value is child:
+                            return '[' + key_text(key) + ']'
+                        if key is child:
+                            return '[a key]'
+                except RuntimeError:  # another thread changed it
+                    pass
+                return None
             positions = {}
             try:
                 if base is dict:
                     for key, value in dict.items(collection):
                         positions.setdefault(id(value), key)
                         positions.setdefault(id(key), _KEY)
-                    positions = {key: ('[a key]' if value is _KEY else '[' + key_text(value) + ']')
-                                 for key, value in positions.items()}
                 elif base is set or base is frozenset:
                     positions = {id(value): '{element}' for value in iterate(collection, base)}
                 else:
@@ -188,7 +210,10 @@ class Namer:
                 return None
             self._positions[id(collection)] = positions
             self._kept.append(collection)
-        return positions.get(id(child), None)
+        found = positions.get(id(child), None)
+        if base is dict and id(child) in positions:
+            return '[a key]' if found is _KEY else '[' + key_text(found) + ']'
+        return found
 
     def _instance_edge(self, value, child, after):
         cls = type(value)
@@ -264,6 +289,9 @@ class Namer:
         self._kept.append(cls)
         return names
 
+
+# A dictionary with so few entries is looked through each time.
+_FEW = 16
 
 # Names that the code which is running now mentions: set by the census before it names anything.
 _EXTRA_NAMES = []

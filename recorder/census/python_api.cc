@@ -15,8 +15,28 @@ bool Get(void* handle, const char* name, T* pointer) {
   return symbol != nullptr;
 }
 
+void FillHeap(void* handle, HeapApi* heap) {
+  bool all = Get(handle, "PyList_Size", &heap->list_size);
+  all &= Get(handle, "PyList_GetItem", &heap->list_get_item);
+  all &= Get(handle, "PyTuple_GetItem", &heap->tuple_get_item);
+  all &= Get(handle, "PyBytes_FromStringAndSize", &heap->bytes_from_string_and_size);
+  all &= Get(handle, "PyType_IsSubtype", &heap->type_is_subtype);
+  all &= Get(handle, "PyType_GetFlags", &heap->type_get_flags);
+  all &= Get(handle, "PyType_GetSlot", &heap->type_get_slot);
+  all &= Get(handle, "PyErr_NoMemory", &heap->no_memory);
+  all &= Get(handle, "Py_GetVersion", &heap->get_version);
+  all &= Get(handle, "PyType_Type", &heap->type_type);
+  all &= Get(handle, "PyDict_Type", &heap->dict_type);
+  all &= Get(handle, "PyList_Type", &heap->list_type);
+  all &= Get(handle, "PyTuple_Type", &heap->tuple_type);
+  Get(handle, "PyObject_GC_IsTracked", &heap->gc_is_tracked);
+  heap->found = all;
+}
+
 bool Fill(void* handle, PythonApi* api) {
   if (!Get(handle, "Py_IsInitialized", &api->is_initialized)) return false;
+  // Only builds without a GIL have it (Include/refcount.h): other threads would change what the census reads.
+  if (dlsym(handle, "_Py_MergeZeroLocalRefcount") != nullptr) return false;
   bool all = Get(handle, "Py_AddPendingCall", &api->add_pending_call);
   all &= Get(handle, "PyDict_New", &api->dict_new);
   all &= Get(handle, "PyDict_SetItemString", &api->dict_set_item_string);
@@ -48,6 +68,7 @@ bool Fill(void* handle, PythonApi* api) {
       !Get(handle, "PyInterpreterState_Main", &api->interpreter_main)) {
     api->interpreter_get = nullptr;
   }
+  FillHeap(handle, &api->heap);
   return all;
 }
 

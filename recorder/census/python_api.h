@@ -21,6 +21,26 @@ struct PyMethod {
 constexpr int kOneArgument = 0x0008;  // METH_O
 constexpr int kFileInput = 257;       // Py_file_input
 
+// What the walk in C needs besides (heap_walk.h); not part of the stable ABI throughout, so optional.
+struct HeapApi {
+  bool found = false;
+  std::ptrdiff_t (*list_size)(PyObject* list);
+  PyObject* (*list_get_item)(PyObject* list, std::ptrdiff_t place);    // borrowed
+  PyObject* (*tuple_get_item)(PyObject* tuple, std::ptrdiff_t place);  // borrowed
+  PyObject* (*bytes_from_string_and_size)(const char* data, std::ptrdiff_t size);
+  int (*type_is_subtype)(const PyObject* type, const PyObject* base);
+  unsigned long (*type_get_flags)(const PyObject* type);
+  void* (*type_get_slot)(const PyObject* type, int slot);
+  PyObject* (*no_memory)();  // sets MemoryError
+  const char* (*get_version)();
+  const PyObject* type_type;
+  const PyObject* dict_type;
+  const PyObject* list_type;
+  const PyObject* tuple_type;
+  // Null before 3.9.
+  int (*gc_is_tracked)(PyObject* object);
+};
+
 struct PythonApi {
   int (*is_initialized)();
   int (*add_pending_call)(int (*function)(void*), void* argument);
@@ -53,10 +73,11 @@ struct PythonApi {
   // Null before 3.9.
   void* (*interpreter_get)();
   void* (*interpreter_main)();
+  HeapApi heap;
 };
 
 // Fills `api` from whatever interpreter the process has loaded; false when there is none or one without
-// something that is needed. Takes the loader's lock: not for the warm path.
+// something that is needed, or one without a GIL. Takes the loader's lock: not for the warm path.
 bool FindPython(PythonApi* api);
 
 }  // namespace gpumemtrace::recorder::census

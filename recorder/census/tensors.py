@@ -65,19 +65,23 @@ class TorchReader:
         self.optimizer_class = as_class(module_value('torch.optim.optimizer', 'Optimizer'),
                                         module_value('torch.optim', 'Optimizer'))
         self._get = {}
-        for name in ('is_cuda', 'shape', 'dtype', 'device', 'requires_grad', 'is_leaf', 'grad_fn', 'grad'):
+        for name in ('is_cuda', 'shape', 'dtype', 'requires_grad', 'is_leaf', 'grad_fn', 'grad'):
             found = type_attribute(self.base, name)
             if found is not _MISSING and type_attribute(type(found), '__get__') is not _MISSING:
                 self._get[name] = found.__get__
         self._call = {}
-        for name in ('data_ptr', 'storage_offset', 'element_size', 'numel', '_is_view'):
+        for name in ('data_ptr', 'storage_offset', 'element_size', 'numel', '_is_view', 'get_device'):
             found = type_attribute(self.base, name)
             if found is not _MISSING:
                 self._call[name] = found
         version = type_attribute(self.base, '_version')
         self._version = version.__get__ if version is not _MISSING else None
-        self.usable = all(name in self._call for name in ('data_ptr', 'storage_offset', 'element_size', 'numel'))
-        self._names = {}  # id of a dtype or device → (object, text, index)
+        self.usable = (all(name in self._call for name in ('data_ptr', 'storage_offset', 'element_size', 'numel'))
+                       and all(name in self._get for name in ('is_cuda', 'shape', 'dtype', 'requires_grad', 'is_leaf')))
+        self._dtypes = {}  # id of a dtype → (dtype, text, bytes of an element)
+        self._shapes = {}  # shape → text
+        self._is_view = self._call.get('_is_view', lambda value: False)
+        self._device = self._call.get('get_device', lambda value: -1)
 
     def guard(self):
         """Keeps the __torch_function__ of subclasses from being called; None when torch has no such thing."""
@@ -86,46 +90,52 @@ class TorchReader:
     def matches(self, cls):
         return has_base(cls, self.base)
 
-    def _text(self, value):
-        known = self._names.get(id(value), None)
-        if known is None:
-            # repr of a torch.dtype is C code of torch.
-            text = repr(value)
-            known = (value, text[6:] if text.startswith('torch.') else text)
-            self._names[id(value)] = known
-        return known[1]
+    def _dtype(self, dtype, value):
+        # repr of a torch.dtype is C code of torch.
+        text = repr(dtype)
+        known = (dtype, text[6:] if text.startswith('torch.') else text, self._call['element_size'](value))
+        self._dtypes[id(dtype)] = known
+        return known
 
     def read(self, value):
         """A Tensor, or None for one without device memory of its own (meta, fake, sparse, functional)."""
         get, call = self._get, self._call
         cls = type(value)
         try:
-            cuda = get['is_cuda'](value, cls) is True if 'is_cuda' in get else True
+            cuda = get['is_cuda'](value, cls) is True
             address = call['data_ptr'](value)
             if not address:
                 return None
-            item = call['element_size'](value)
-            offset = call['storage_offset'](value)
+            dtype = get['dtype'](value, cls)
+            known = self._dtypes.get(id(dtype), None)
+            if known is None:
+                known = self._dtype(dtype, value)
+            item = known[2]
             size = call['numel'](value) * item
             if not cuda and size < HOST_TENSOR_BYTES:
                 return None
             result = Tensor(value, self.framework)
-            result.address = address - offset * item
+            result.address = address - call['storage_offset'](value) * item
             result.bytes = size
-            result.shape = str(tuple(get['shape'](value, cls)))
-            result.dtype = self._text(get['dtype'](value, cls))
+            shape = get['shape'](value, cls)
+            text = self._shapes.get(shape, None)
+            if text is None:
+                text = self._shapes[shape] = str(tuple(shape))
+            result.shape = text
+            result.dtype = known[1]
+            flags = 0
             if not cuda:
-                result.flags |= FLAG_HOST
-            elif 'device' in get:
-                index = c_attribute(get['device'](value, cls), type(get['device'](value, cls)), 'index')
-                result.device = index if type(index) is int else -1
+                flags = FLAG_HOST
+            else:
+                result.device = self._device(value)
             if get['requires_grad'](value, cls) is True:
-                result.flags |= FLAG_REQUIRES_GRAD
+                flags |= FLAG_REQUIRES_GRAD
             if get['is_leaf'](value, cls) is True:
-                result.flags |= FLAG_LEAF
-            if '_is_view' in call and call['_is_view'](value) is True:
-                result.flags |= FLAG_VIEW
-            node = self.grad_fn(value, result.flags)
+                flags |= FLAG_LEAF
+            if self._is_view(value) is True:
+                flags |= FLAG_VIEW
+            result.flags = flags
+            node = None if flags & FLAG_LEAF else self.grad_fn(value, flags)
             if node is not None:
                 result.grad_fn = node_name(node)
             return result
@@ -272,11 +282,24 @@ class Roles:
         self.modules = {}    # id → module object
         self.optimizers = []
         self._parent = {}    # id of a module → (id of its parent, name in it)
+        self._plain = {}     # id of a class of modules → nothing in it overrides the instance's tables
 
     def _registered(self, module, name):
-        found = instance_attribute(module, name)
-        if found is _MISSING or not has_base(type(found), dict):
-            return []
+        cls = type(module)
+        plain = self._plain.get(id(cls), None)
+        if plain is None:
+            # The usual class says nothing of these names, so that only the instance can (instance_attribute).
+            plain = self._plain[id(cls)] = all(type_attribute(cls, entry) is _MISSING for entry in
+                                               ('_modules', '_parameters', '_buffers'))
+        if plain:
+            try:
+                found = _generic_getattribute(module, name)
+            except Exception:
+                return ()
+        else:
+            found = instance_attribute(module, name)
+        if found is _MISSING or not has_base(type(found), dict) or not dict.__len__(found):
+            return ()
         return [(key, value) for key, value in dict.items(found) if type(key) is str and value is not None]
 
     def add_module(self, module):

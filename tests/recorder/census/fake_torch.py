@@ -65,6 +65,9 @@ class TensorBase:
     def element_size(self):
         return 4
 
+    def get_device(self):
+        return 0 if self._cuda else -1
+
     def numel(self):
         total = 1
         for size in self._shape:
