@@ -9,6 +9,7 @@
 #include <bit>
 
 #include "proto/gpumemtrace/ring_file.h"
+#include "recorder/clock.h"
 #include "recorder/memory/pages.h"
 #include "recorder/message.h"
 #include "recorder/options.h"
@@ -34,6 +35,7 @@ constinit ProcessPage g_no_page{{0}};
 constinit std::atomic<uint32_t> g_state{kIdle};
 constinit std::atomic<ProcessPage*> g_page{&g_no_page};
 constinit std::atomic<Session*> g_session{nullptr};
+constinit CounterRate g_rate;
 constinit uint64_t g_generations = 0;
 constinit std::span<const char* const> g_api_names;
 constinit pthread_key_t g_thread_key = 0;
@@ -131,6 +133,7 @@ bool Start() {
       pthread_key_create(&g_thread_key, ThreadEnds);
       pthread_atfork(nullptr, nullptr, AfterFork);
     }
+    g_rate.Prepare();
     auto* page = static_cast<ProcessPage*>(MapPages(sizeof(ProcessPage)));
     Session* session = page == nullptr ? nullptr : Session::Create(g_api_names);
     if (session != nullptr) {
@@ -372,7 +375,7 @@ void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
     record->device = event.device;
     record->reserved = 0;
     record->sequence = sequence;
-    record->time_ns = sys::MonotonicNs();
+    record->time_ns = slot.clock.Now(g_rate);
     record->stack = stack;
     record->address = event.address;
     record->size = event.size;
@@ -396,6 +399,7 @@ void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
   if (timed) {
     RingCounters::Add(ring.counters.timed_events, 1);
     RingCounters::Add(ring.counters.timed_ns, sys::MonotonicNs() - began);
+    g_rate.Observe();
   }
 }
 

@@ -58,6 +58,7 @@ ThreadSlot* RingTable::Add(uint32_t tid) {
       place,
       {tid},
       0,
+      {},
   };
   header->in_use = 1;
   slots_[place].store(slot, std::memory_order_release);

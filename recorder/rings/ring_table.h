@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "recorder/clock.h"
 #include "recorder/lock.h"
 #include "recorder/rings/ring.h"
 #include "recorder/rings/ring_memory.h"
@@ -22,6 +23,7 @@ struct ThreadSlot {
   std::atomic<uint32_t> owner;
   // The reservation of recorder::ReserveSequence that keeps the ring's pending number, 0 = none.
   uint64_t reservation;
+  EventClock clock{};
 };
 
 class RingTable {

@@ -1,0 +1,80 @@
+#include "recorder/clock.h"
+
+#include <cpuid.h>
+#include <linux/prctl.h>
+#include <sys/prctl.h>
+
+namespace gpumemtrace::recorder {
+namespace {
+
+// Invariant TSC: bit 8 of edx of leaf 0x80000007 (Intel's and AMD's manuals).
+bool RunsAtOneRate() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(0x80000007, &eax, &ebx, &ecx, &edx) != 0 && (edx & 1u << 8) != 0;
+}
+
+// prctl(PR_SET_TSC, PR_TSC_SIGSEGV) makes reading it a fault.
+bool MayBeRead() {
+  int mode = 0;
+  return prctl(PR_GET_TSC, &mode, 0, 0, 0) == 0 && mode == PR_TSC_ENABLE;
+}
+
+// Under some hypervisors every reading is a trap.
+bool IsCheap() {
+  constexpr int kReadings = 64;
+  const uint64_t begun = sys::MonotonicNs();
+  uint64_t sum = 0;
+  for (int i = 0; i < kReadings; ++i) sum += __rdtsc();
+  const uint64_t between = sys::MonotonicNs();
+  for (int i = 0; i < kReadings; ++i) sum += sys::MonotonicNs();
+  const uint64_t end = sys::MonotonicNs();
+  __asm__ volatile("" : : "r"(sum));
+  return between - begun < end - between;
+}
+
+}  // namespace
+
+void CounterRate::Prepare() {
+  // Also in the child of a fork, whose parent may have been at it.
+  busy_.store(false, std::memory_order_relaxed);
+  scale_.store(0, std::memory_order_relaxed);
+  usable_ = RunsAtOneRate() && MayBeRead() && IsCheap();
+  if (!usable_) return;
+  ns_ = sys::MonotonicNs();
+  ticks_ = __rdtsc();
+}
+
+void CounterRate::Observe() {
+  // Who finds another thread here has nothing to do.
+  if (busy_.exchange(true, std::memory_order_acquire)) return;
+  Compare();
+  busy_.store(false, std::memory_order_release);
+}
+
+void CounterRate::Compare() {
+  if (!usable_) return;
+  // The shorter, the less certain: reading both takes up to a microsecond when it is interrupted.
+  constexpr uint64_t kShortestNs = 10'000'000;
+  const uint64_t ns = sys::MonotonicNs();
+  const uint64_t ticks = __rdtsc();
+  if (ns - ns_ < kShortestNs) return;
+  __extension__ using Wide = unsigned __int128;
+  const Wide scale = (static_cast<Wide>(ns - ns_) << kShift) / (ticks != ticks_ ? ticks - ticks_ : 1);
+  const uint64_t old = scale_.load(std::memory_order_relaxed);
+  // A counter of less than 0.1 or more than 16 GHz, one that went back, or one whose rate moved by a percent.
+  const bool sane = ticks > ticks_ && scale < Wide{10} << kShift && scale > Wide{1} << (kShift - 4);
+  if (!sane || (old != 0 && (scale < old - old / 100 || scale > old + old / 100))) {
+    usable_ = false;
+    scale_.store(0, std::memory_order_relaxed);
+    return;
+  }
+  scale_.store(static_cast<uint64_t>(scale), std::memory_order_relaxed);
+  // Each rate is that of the last interval: the kernel's clock is slewed, and so are we.
+  ns_ = ns;
+  ticks_ = ticks;
+}
+
+}  // namespace gpumemtrace::recorder

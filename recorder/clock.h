@@ -1,0 +1,71 @@
+// The time of an event, in nanoseconds of CLOCK_MONOTONIC, read from the processor's counter where that is
+// cheaper and trustworthy.
+//
+// A thread reads the kernel's clock at least once a millisecond and in between adds what the counter went on
+// by; so a wrong rate or a counter that jumps (another socket, a machine that was moved) is never off by more
+// than a millisecond, and nothing is assumed about how counters of different processors relate.
+#pragma once
+
+#include <x86intrin.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "recorder/system.h"
+
+namespace gpumemtrace::recorder {
+
+// How fast the counter runs.
+class CounterRate {
+ public:
+  // Whether the counter may be read at all (a program can forbid it), runs at one rate in every state of the
+  // processor, and is cheaper than the kernel's clock. Call before any thread reads it.
+  void Prepare();
+  // Compares both clocks; the first call that is long enough after Prepare publishes the rate. A rate that
+  // changes from one call to the next switches the counter off. Any thread, now and then.
+  void Observe();
+
+  // Nanoseconds per tick in units of 2^-32; 0 = do not use the counter.
+  uint64_t scale() const { return scale_.load(std::memory_order_relaxed); }
+  static constexpr int kShift = 32;
+
+ private:
+  std::atomic<uint64_t> scale_{0};
+  // Owns what follows.
+  std::atomic<bool> busy_{false};
+  bool usable_ = false;
+  uint64_t ticks_ = 0;
+  uint64_t ns_ = 0;
+
+  void Compare();
+};
+
+// One thread's clock. Zero bytes are a valid one.
+class EventClock {
+ public:
+  uint64_t Now(const CounterRate& rate) {
+    const uint64_t scale = rate.scale();
+    if (scale == 0) return sys::MonotonicNs();
+    // Far more than the processor does in that time, and little enough that the product fits.
+    constexpr uint64_t kMostNs = 1'000'000;
+    const uint64_t ticks = __rdtsc();
+    const uint64_t passed = (ticks - ticks_) * scale >> CounterRate::kShift;
+    if (ticks - ticks_ < kMostTicks && passed < kMostNs && ns_ != 0) [[likely]] {
+      return ns_ + passed;
+    }
+    // A rate that is a little off may make the kernel's clock seem to go back by a nanosecond or two.
+    const uint64_t now = sys::MonotonicNs();
+    ticks_ = ticks;
+    if (now > ns_) ns_ = now;
+    return ns_;
+  }
+
+ private:
+  // 16 GHz for a millisecond.
+  static constexpr uint64_t kMostTicks = uint64_t{1} << 24;
+
+  uint64_t ticks_ = 0;
+  uint64_t ns_ = 0;
+};
+
+}  // namespace gpumemtrace::recorder
