@@ -2,9 +2,10 @@
 """Runs real frameworks on this machine's GPU with and without the shim and compares the trace with the framework's
 own numbers, to the byte.
 
-    python3 tests/gpu/acceptance.py [torch] [features] [jax] [cupy] [cuda] --dist dist --out OUT"""
+    python3 tests/gpu/acceptance.py [torch] [features] [company] [jax] [cupy] [cuda] --dist dist --out OUT"""
 import json
 import pathlib
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -42,11 +43,40 @@ def torch_jobs():
     return [(f"torch {mode}", [sys.executable, str(WORKLOADS / "torch_mix.py")], env, torch_checks) for mode, env in TORCH_MODES.items()]
 
 
-FEATURES = ("mempool", "compile", "dataloader", "graphed", "checkpoint", "spawn", "ddp", "fsdp")
+FEATURES = ("mempool", "compile", "dataloader", "graphed", "checkpoint", "spawn", "ddp", "fsdp", "libraries", "runtimes")
+# Others that want to watch as well: in the process, or by a preload of their own.
+COMPANY = ("profiler", "history")
+SPECIAL = ("graph", "pool", "ipc")
 
 
 def features_jobs():
     return [(f"torch feature {f}", [sys.executable, str(WORKLOADS / "torch_features.py"), f], {}, torch_checks) for f in FEATURES]
+
+
+def preload(name, work):
+    """What to preload for one row: an installed allocator, or something built here. None where there is neither."""
+    if name in ("jemalloc", "tcmalloc"):
+        listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout
+        found = [line.split("=> ")[1] for line in listed.split("\n") if f"lib{name}" in line and "=> " in line]
+        return found[0] if found else None
+    source = {"another malloc": PROGRAMS / "malloc_preload.c",
+              "another dlsym and cudaMalloc": common.ROOT / "tests/programs/edge_cases/second_preload.cc"}[name]
+    library = work / (name.replace(" ", "_") + ".so")
+    compiler = ["gcc", "-fno-builtin-malloc", "-fno-builtin-calloc"] if source.suffix == ".c" else ["g++", "-std=c++20"]
+    built = common.run([*compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], folder=work, name=f"build {name}")
+    return str(library) if built.code == 0 else None
+
+
+def company_jobs(work):
+    script = [sys.executable, str(WORKLOADS / "torch_features.py")]
+    jobs = [(f"company {name}", [*script, name], {}, torch_checks) for name in COMPANY]
+    for name in ("jemalloc", "tcmalloc", "another malloc", "another dlsym and cudaMalloc"):
+        other = preload(name, work)
+        for side, order in (("before", "{other}:{{shim}}"), ("after", "{{shim}}:{other}")):
+            row = f"company {name} {side}"
+            jobs.append((row, [*script, "steps"], {"LD_PRELOAD": order.format(other=other)}, torch_checks) if other
+                        else (row, None, "not installed here, and could not be built", None))
+    return jobs
 
 
 def jax_jobs():
@@ -66,6 +96,11 @@ def cuda_jobs(work):
             jobs.append((f"cuda {name}", None, built.stderr.strip()[-300:], None))
         else:
             jobs.append((f"cuda {name}", [str(binary)], {}, cuda_checks))
+    binary = work / "special"
+    built = common.run([*NVCC, "-o", str(binary), str(PROGRAMS / "special.cu")], folder=work, name="build special", timeout=300)
+    for kind in SPECIAL:
+        jobs.append((f"cuda {kind}", [str(binary), kind], {}, special_checks) if built.code == 0
+                    else (f"cuda {kind}", None, built.stderr.strip()[-300:], None))
     return jobs
 
 
@@ -88,6 +123,12 @@ def torch_checks(numbers, report):
         yield "OOMs", numbers["ooms"], len(report.get("ooms") or [])
         checked, disagree = report_reader.self_check(report)
         yield "disagreements", 0, disagree
+        if numbers.get("feature") == "libraries":
+            yield "cuBLAS memory with its name and the Python line", True, library_lines(report, "libcublas") > 0
+        if numbers.get("feature") in ("ddp", "fsdp"):
+            yield "NCCL memory with its name and the Python line", True, library_lines(report, "libnccl") > 0
+        if "beside" in numbers:
+            yield "bytes beside PyTorch's are CuPy's", True, library_bytes(report, "cupy", "_core", "memory.cpython") >= numbers["beside"]
         if "feature" not in numbers:
             yield "events checked > 20000", True, checked > 20000
 
@@ -95,6 +136,19 @@ def torch_checks(numbers, report):
 def library_bytes(report, *parts, field="live_bytes"):
     return sum(report_reader.number(e.get(field), 0) for e in report.get("libraries") or []
                if any(part in str(e.get("name")) for part in parts))
+
+
+def library_lines(report, library):
+    """How many allocations of the driver have frames of this library and a Python line in one stack."""
+    text = subprocess.run([str(report["analyzer"]), "events", str(report["trace_file"])], capture_output=True, text=True).stdout
+    named, count = set(), 0
+    for line in text.split("\n"):
+        entry = json.loads(line) if line else {}
+        if "new_place" in entry and any(library in f.get("module", "") for f in entry["stack"]) \
+                and any(f.get("file", "").endswith(".py") for f in entry["stack"]):
+            named.add(entry["new_place"])
+        count += entry.get("place") in named and entry.get("bytes", 0) > 0 and entry.get("kind") in ("allocate", "physical create")
+    return count
 
 
 def jax_checks(numbers, report):
@@ -124,20 +178,34 @@ def cuda_checks(numbers, report):
             yield f"{ours} {field}", numbers[ours][field], report_reader.pick(spaces.get(theirs, {}), f"{field}_bytes")
 
 
+def special_checks(numbers, report):
+    spaces = {entry.get("space"): entry for entry in report.get("spaces") or []}
+    for field in ("live", "peak"):
+        for space, known in numbers[field].items():
+            yield f"{space} {field}", known, report_reader.pick(spaces.get(space, {}), f"{field}_bytes", default=0)
+
+
+def unattributed(report):
+    return "; ".join(f"unattributed {d['unattributed_bytes'] >> 20} MiB" for d in report.get("devices") or []
+                     if report_reader.number(d.get("unattributed_bytes")) is not None)
+
+
 def main():
     parser = common.arguments(__doc__.split("\n\n")[0])
-    parser.add_argument("part", nargs="*", help="torch, features, jax, cupy, cuda; all when none is named")
+    parser.add_argument("part", nargs="*", help="torch, features, company, jax, cupy, cuda; all when none is named")
     options = parser.parse_args()
     shim, analyzer = common.find_products(options.dist)
-    parts = options.part or ["torch", "features", "jax", "cupy", "cuda"]
+    parts = options.part or ["torch", "features", "company", "jax", "cupy", "cuda"]
     work = pathlib.Path(options.work) / "acceptance"
     work.mkdir(parents=True, exist_ok=True)
     jobs, rows, missing = [], [], []
     for part in parts:
         if part == "cuda":
             jobs += cuda_jobs(work)
-        elif not common.has_module("torch" if part == "features" else part):
+        elif not common.has_module("torch" if part in ("features", "company") else part):
             missing.append(part)
+        elif part == "company":
+            jobs += company_jobs(work)
         else:
             jobs += {"torch": torch_jobs, "features": features_jobs, "jax": jax_jobs, "cupy": cupy_jobs}[part]()
     jobs = [job for job in jobs if common.chosen(job[0], options.only)]
@@ -145,7 +213,7 @@ def main():
     def one(job):
         name, command, env, checks = job
         if command is None:
-            return {"error": f"build failed: {env}"}
+            return {"error": f"build failed: {env}"} if "not installed" not in env else {"absent": env}
         label = name.replace(" ", "_").replace("=", "-").replace("+", "-")
         place = lambda prefix: ([*command[:2], str(prefix), *command[2:]] if command[0] == sys.executable
                                 else [*command, str(prefix)])
@@ -174,10 +242,11 @@ def main():
             if report is None:
                 return dict(result, error=error)
             (work / f"{label}.{process}.report.json").write_text(json.dumps(report))
+            report.update(analyzer=analyzer, trace_file=trace)
             result.setdefault("numbers", []).append(json.loads(file.read_text()))
             prefix = f"{process}: " if len(numbered) > 1 else ""
             result["checks"] += [(prefix + what, theirs, ours) for what, theirs, ours in checks(result["numbers"][-1], report)]
-            result["note"] = f"{report_reader.pick(report, 'events', 'total', default=0)} events, {trace.stat().st_size} bytes {error}"
+            result["note"] = f"{report_reader.pick(report, 'events', 'total', default=0)} events, {trace.stat().st_size} bytes; {unattributed(report)} {error}"
         return result
 
     results = dict(zip([job[0] for job in jobs], common.in_parallel(one, jobs, options.jobs)))
@@ -189,6 +258,8 @@ def main():
         if r.get("error"):
             bad += 1
             rows.append([name, "ran", "", "", "NO", same, r["error"][-120:]])
+        if r.get("absent"):
+            rows.append([name, "not run", "", "", "", "", r["absent"]])
         for what, theirs, ours in r.get("checks", []):
             equal = theirs is None or theirs == ours
             bad += not equal

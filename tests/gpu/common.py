@@ -57,9 +57,12 @@ def environment(env, shim, folder, name):
     for variable in (k for k, v in (env or {}).items() if v is None):
         merged.pop(variable, None)
     merged.setdefault("PYTHONUNBUFFERED", "1")
-    if shim:
-        before = merged.get("LD_PRELOAD")
+    before = merged.get("LD_PRELOAD", "")
+    if "{shim}" in before:  # a row that says itself which side of others ours is on
+        merged["LD_PRELOAD"] = ":".join(part for part in before.replace("{shim}", str(shim or "")).split(":") if part)
+    elif shim:
         merged["LD_PRELOAD"] = str(shim) + (f":{before}" if before else "")
+    if shim:
         merged.setdefault("GPUMEMTRACE_OUT", str(folder / f"{name}.%p.pb"))
     return merged
 

@@ -1,5 +1,6 @@
 """PyTorch features that allocate in ways of their own; PyTorch's numbers go to PREFIX.<pid>.json, one file for each
-process that has any: python3 torch_features.py PREFIX mempool|compile|dataloader|graphed|checkpoint|ddp|fsdp|spawn"""
+process that has any: python3 torch_features.py PREFIX FEATURE
+FEATURE is the name of a function below, e.g. mempool."""
 import json
 import os
 import sys
@@ -108,6 +109,49 @@ def ddp():
 def fsdp():
     from torch.distributed.fsdp import FullyShardedDataParallel
     distributed(FullyShardedDataParallel)
+
+
+def profiler():
+    """Kineto owns CUPTI while it records."""
+    from torch.profiler import ProfilerActivity, profile
+    model = network()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_memory=True, record_shapes=True,
+                 with_stack=True) as recorded:
+        train(model)
+    kernels = sum(1 for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA)
+    print("memory events", any("[memory]" in e.name for e in recorded.profiler.kineto_results.events()), "kernels", kernels > 100)
+    write_numbers()
+
+
+def history():
+    """PyTorch's own history beside ours."""
+    torch.cuda.memory._record_memory_history()
+    train(network())
+    snapshot = torch.cuda.memory._snapshot()
+    print("entries", len(snapshot["device_traces"][0]))
+    torch.cuda.memory._record_memory_history(enabled=None)
+    write_numbers()
+
+
+def steps():
+    """The plain loop, for company that comes by LD_PRELOAD."""
+    train(network())
+    write_numbers()
+
+
+def libraries():
+    """Memory that cuBLAS takes at a line of Python: the first matrix product."""
+    a = torch.randn(512, 512, device="cuda")
+    (a @ a).sum().item()
+    write_numbers()
+
+
+def runtimes():
+    """PyTorch's shared CUDA runtime, CuPy's static one and those inside NVIDIA's libraries in one process."""
+    import cupy
+    kept = cupy.zeros(32 << 20, dtype=cupy.uint8)
+    train(network())
+    write_numbers(beside=kept.nbytes)
 
 
 def child(rank):
