@@ -138,7 +138,7 @@ class _Taking:
             value = None
         del roles
         tree = self._walk(wanted, objects)
-        self._note_memory()
+        self._note_memory(tree.mapped)
         # What no root reaches, less what is the census's own and the empty dictionaries of running frames.
         census_types = {id(cls) for cls in (Tensor, Holder, Result, Namer, Stores, Tree, Walk, Roles, Path, Paths, Root,
                                             _Taking, Step, TorchReader, CupyReader, JaxReader)}
@@ -158,8 +158,9 @@ class _Taking:
     def _partly(self, what):
         self.result.partial = self.result.partial or what
 
-    def _note_memory(self):
-        self.result.memory = max(self.result.memory, _resident() - self.resident)
+    def _note_memory(self, more=0):
+        if self.resident:
+            self.result.memory = max(self.result.memory, _resident() - self.resident + more)
 
     def _note_locals(self, frames):
         self.local_names, self.local_values = {}, []

@@ -32,7 +32,8 @@ def encode(result, trigger):
     rows = result.tensors
     count = len(rows)
     out = [_number(1, trigger), _bytes(2, result.partial.encode('utf-8', 'backslashreplace')), _number(3, int(result.duration * 1e6)),
-           _number(4, result.objects), _number(5, result.reached), _number(6, 1 if result.collector_enabled else 0)]
+           _number(4, result.objects), _number(5, result.reached), _number(6, 1 if result.collector_enabled else 0),
+           _number(8, max(result.memory, 0))]
     columns = []
     for field, name in ((10, 'address'), (11, 'bytes'), (12, 'storage_bytes')):
         values = [getattr(row, name) & 0xFFFFFFFFFFFFFFFF for row in rows]

@@ -26,6 +26,7 @@ class Tree:
         self.reached = 0
         self.complete = False
         self.out_of_time = ''  # what is missing
+        self.mapped = 0        # bytes that the walk had outside of Python and gave back
 
     def chain(self, place):
         """Objects from the root to nodes[place]."""
@@ -62,7 +63,7 @@ def walk_heap(roots, values, wanted, excluded, objects, walk_deadline, chain_dea
     native = globals().get('_native_walk', None)
     if native is not None:
         keys = list(wanted)
-        tree.nodes, parents, places, tree.unseen, tree.reached, complete = native(
+        tree.nodes, parents, places, tree.unseen, tree.reached, complete, tree.mapped = native(
             (roots, values, list(wanted.values()), excluded, objects, walk_deadline - time.monotonic()))
         tree.parents = memoryview(parents).cast('i').tolist()
         tree.place = {key: place for key, place in zip(keys, memoryview(places).cast('i').tolist()) if place >= 0}

@@ -96,6 +96,7 @@ class PointerTable {
   }
 
   size_t capacity() const { return keys_.capacity(); }
+  size_t bytes() const { return keys_.capacity() * sizeof(const PyObject*); }
 
  private:
   static size_t Hash(const PyObject* object) {
@@ -176,6 +177,11 @@ class Walk {
 
   bool Seen(const PyObject* object) const { return seen_.Has(object); }
   size_t reached() const { return queue_.size(); }
+  size_t bytes() const {
+    return seen_.bytes() + targets_.bytes() +
+           queue_.size() * (sizeof(PyObject*) + sizeof(uint32_t) + sizeof(uint32_t)) +
+           found_.size() * sizeof(uint32_t);
+  }
   bool all_found() const { return remaining_ == 0; }
 
   // The objects on the way to the wanted ones: nodes, parents, places as WalkHeap returns them.
@@ -373,7 +379,8 @@ PyObject* WalkHeap(PyObject*, PyObject* arguments) {
                               whole ? BytesOf(places) : nullptr,
                               unseen,
                               api->long_from_long(static_cast<long>(walk.reached())),
-                              api->long_from_long(complete ? 1 : 0)};
+                              api->long_from_long(complete ? 1 : 0),
+                              api->long_from_long(static_cast<long>(walk.bytes()))};
   PyObject* result = TupleOf(values);
   // Without memory there is no answer, and the caller must hear why.
   if (result == nullptr && api->error_occurred() == nullptr) return api->heap.no_memory();

@@ -21,12 +21,13 @@ PyObject* SelectObjects(PyObject* self, PyObject* arguments);
 
 // (roots, values, wanted, excluded, objects: lists; seconds: float) →
 //   (nodes: list, parents: bytes of int32, places: bytes of int32, unseen: list, reached: int, complete:
-//   int).
+//   int, mapped: int).
 // `nodes` are the objects on the shortest chains to the wanted ones, a parent before its children; parents[i]
 // is the place in `nodes` of the one that leads to nodes[i], −1 for a root or one of `values` (which count as
 // one step away from a root); places[i] is where wanted[i] stands, −1 when it was not reached. `unseen`:
 // those of `objects` that were not reached, empty unless a wanted one was missed in a complete walk.
-// `excluded` are not walked through. `complete` is 0 when the time was over first.
+// `excluded` are not walked through. `complete` is 0 when the time was over first. `mapped`: bytes of memory
+// that the walk had of its own.
 PyObject* WalkHeap(PyObject* self, PyObject* arguments);
 
 }  // namespace gpumemtrace::recorder::census

@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -100,10 +101,23 @@ def judge(case, report):
     return result
 
 
+def neutral_copy(folder, neutral):
+    """The programs, copied to where no path tells of this machine: traces name the files, and become fixtures."""
+    neutral.mkdir(parents=True, exist_ok=True)
+    copies = []
+    for path in sorted([*folder.glob("*.py"), *folder.glob("*.cu")]):
+        copy = neutral / path.name
+        if not copy.exists() or not os.path.samefile(path, copy):
+            shutil.copyfile(path, copy)
+        copies.append(copy)
+    return copies
+
+
 def main():
     parser = common.arguments(__doc__.split("\n\n")[0])
     parser.add_argument("--cases", default=os.environ.get("GPUMEMTRACE_CASES", str(common.ROOT.parent / "shared/cases")))
     parser.add_argument("--truth", help="manifest.json with the truth of cases whose comments were taken out")
+    parser.add_argument("--neutral", default="/tmp/cases", help="where the programs are copied to and run")
     parser.add_argument("--compare", action="store_true", help="also run each program without the shim and compare its output")
     parser.add_argument("--pack-each", type=int, default=2 << 20, help="traces up to this many bytes are packed")
     options = parser.parse_args()
@@ -112,8 +126,8 @@ def main():
     if options.truth:
         manifest = {e["id"].split("_")[0]: e for e in json.loads(pathlib.Path(options.truth).read_text())}
     cases, rows = [], []
-    folder = pathlib.Path(options.cases).resolve()
-    for path in sorted([*folder.glob("*.py"), *folder.glob("*.cu")]):
+    folder = pathlib.Path(options.neutral).resolve()
+    for path in neutral_copy(pathlib.Path(options.cases).resolve(), folder):
         if not re.match(r"(case)?\d", path.name) or not common.chosen(path.name, options.only):
             continue
         try:
@@ -121,7 +135,7 @@ def main():
         except (ValueError, KeyError) as error:
             print(f"left out: {error}")
     if not cases:
-        raise SystemExit(f"no cases in {folder}")
+        raise SystemExit(f"no cases in {options.cases}")
     work = pathlib.Path(options.work) / "cases"
 
     def one(case):

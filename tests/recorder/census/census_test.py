@@ -389,6 +389,27 @@ class CensusTest(unittest.TestCase):
             gc.enable()
         self.assertEqual(holder.stores, [('/home/user/train.py', 4)])
 
+    def test_memory_is_told(self):
+        """What the recorder measures at the start and after the walk, and no more when it measures nothing."""
+        self.train['x'] = Tensor(1)
+        self.assertEqual(take().memory, 0)
+        readings = iter([10 << 20, 14 << 20] + 5 * [11 << 20])
+        CENSUS['_native_resident'] = lambda _: next(readings)
+        try:
+            result = take()
+        finally:
+            del CENSUS['_native_resident']
+        self.assertGreaterEqual(result.memory, 4 << 20)
+        self.assertIn(b'\x40', CENSUS['encode'](result, 1))  # field 8
+
+    def test_too_many_to_follow_is_told(self):
+        self.train['many'] = [Tensor(1) for _ in range(20)]
+        limit, CENSUS['CHAINS_LIMIT'] = CENSUS['CHAINS_LIMIT'], 10
+        try:
+            self.assertIn('not more than 10', take().partial)
+        finally:
+            CENSUS['CHAINS_LIMIT'] = limit
+
     def test_encodes(self):
         self.train['losses'] = [Tensor(1) for _ in range(9)]
         data = CENSUS['encode'](take(), 1)
