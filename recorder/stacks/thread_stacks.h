@@ -17,7 +17,7 @@ struct KnownStack {
   uint64_t number;
 };
 inline constexpr size_t kStackWays = 4;
-inline constexpr size_t kStackSets = 8192;
+inline constexpr size_t kStackSets = 4096;
 
 // Numbers of code objects that were defined in this thread's ring; 0 = empty.
 inline constexpr size_t kCodeWays = 4;

@@ -121,7 +121,7 @@ void Writer::Parse(RingState& state, uint32_t place) {
         const uint64_t sequence = record.kind == RecordKind::kEvent
                                       ? reinterpret_cast<const ring_file::EventRecord&>(record).sequence
                                       : reinterpret_cast<const ring_file::MarkRecord&>(record).sequence;
-        if (items_.Push({sequence, 0, position, place, thread, false})) {
+        if (items_.Push({sequence, 0, position, thread, static_cast<uint16_t>(place), false})) {
           ++state.total;
         } else {
           context_.losses.Add(LossCause::kFormat, 1);

@@ -77,10 +77,13 @@ class Writer {
     uint64_t least_to_come;
     // Where the record begins in its ring.
     uint64_t begin;
-    uint32_t ring;
     uint32_t thread;
+    // Place in the table of rings, which is never as long as this could count.
+    uint16_t ring;
     bool encoded;
   };
+  // A drain has one of each event that waits in full rings.
+  static_assert(sizeof(Item) == 32);
   struct ThreadChange {
     // Of the ThreadRecord.
     uint64_t position;

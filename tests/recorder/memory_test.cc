@@ -1,11 +1,13 @@
 // How much memory the recorder takes: 64 MiB at most for 16 threads and 100,000 distinct stacks, and no more
 // however long it runs.
 #include <gtest/gtest.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <fstream>
 
 #include "recorder/memory/pages.h"
+#include "recorder/stacks/thread_stacks.h"
 #include "tests/recorder/process/workload.h"
 #include "tests/recorder/support/writer_bench.h"
 
@@ -88,8 +90,22 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
     record_events(1);
     if (HasFatalFailure()) return;
   }
-  // What threads remember about their stacks (kThreadStacksSize each) is not touched here: it comes on top,
-  // as far as stacks are captured.
+  // What threads remember about their stacks, as after many captures of up to 128 frames of each kind: every
+  // place of the caches, and the frames of the last stack.
+  constexpr size_t kFrames = 128;
+  for (recorder::ThreadSlot* slot : slots) {
+    recorder::stacks::ThreadStacks& known = *slot->stacks;
+    memset(known.stacks, 1, sizeof known.stacks);
+    memset(known.codes, 1, sizeof known.codes);
+    memset(known.modules, 1, sizeof known.modules);
+    memset(static_cast<void*>(known.remembered), 1, kFrames * sizeof known.remembered[0]);
+    memset(static_cast<void*>(known.fresh), 1, kFrames * sizeof known.fresh[0]);
+    memset(static_cast<void*>(known.python_memory.remembered), 1,
+           kFrames * sizeof(recorder::stacks::RememberedPythonFrame));
+    memset(static_cast<void*>(known.python_memory.fresh), 1,
+           kFrames * sizeof(recorder::stacks::RememberedPythonFrame));
+    memset(static_cast<void*>(known.python), 1, kFrames * sizeof known.python[0]);
+  }
   record_events(400000);
   const size_t after_first = ResidentBytes() - before;
   record_events(400000);
