@@ -271,6 +271,7 @@ class _Taking:
                 holder = path.kept = path.holder(root.kind, root.file, root.line)
                 self._find_stores(holder, path)
             told[key] = holder
+        self._leave_out_bases(tree)
         reached = tree.place
         paths.forget()
         unreached = {key: value for key, value in wanted.items() if key not in reached}
@@ -285,6 +286,24 @@ class _Taking:
                 tensor.holder = holder.index if holder.index >= 0 else self._index(holder)
                 if tensor.owner is not None and tensor.name:
                     tensor.name = _join(holder.example or holder.path, tensor.name)
+
+    def _leave_out_bases(self, tree):
+        """A CuPy array that only lives as the base of a view is not the program's object: the view says how much
+        it keeps."""
+        cupy = next((reader for reader in readers() if reader.framework == FRAMEWORK_CUPY), None)
+        if cupy is None:
+            return
+        hidden = set()
+        for key, place in tree.place.items():
+            above = tree.parents[place]
+            tensor = self.by_id.get(key, None)
+            if above < 0 or tensor is None or tensor.framework != FRAMEWORK_CUPY:
+                continue
+            view = self.by_id.get(id(tree.nodes[above]), None)
+            if view is not None and view.framework == FRAMEWORK_CUPY and cupy.base_of(view.object) is tensor.object:
+                hidden.add(key)
+        if hidden:
+            self.tensors = [tensor for tensor in self.tensors if id(tensor.object) not in hidden]
 
     def _index(self, holder):
         key = (holder.kind, holder.path, holder.detail)

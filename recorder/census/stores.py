@@ -1,7 +1,7 @@
 """Finds the lines of code that put things into a holder: `losses.append(…)`, `audit[step] = …`, `h = …`.
 
-Reads bytecode with the standard library's `dis` (every framework has imported it already); no source file is
-opened. The answer is what the code says could store there, not what was seen to do so.
+Reads bytecode with the standard library's `dis` (every framework has imported it already; without it there are
+no lines); no source file is opened. The answer is what the code says could store there, not what was seen to do so.
 """
 import sys
 import time
@@ -95,9 +95,9 @@ class Stores:
     def _read(self, code, names, budget, depth):
         if time.monotonic() > self.deadline:
             return
-        try:
-            from dis import get_instructions
-        except ImportError:  # the interpreter is going down
+        # Not imported here: that could run code of the host and wait for a lock.
+        get_instructions = module_value('dis', 'get_instructions')
+        if get_instructions is None:
             return
         line, loads, stores, adds = code.co_firstlineno, [], [], False
         for instruction in get_instructions(code):

@@ -219,11 +219,20 @@ class CupyReader:
             dtype = c_attribute(value, self.base, 'dtype')
             result.dtype = str(dtype) if type(dtype).__module__.startswith('numpy') else ''
             result.flags = FLAG_LEAF
-            if result.storage_bytes > 2 * result.bytes and address != result.address:
+            base = self.base_of(value)
+            whole = c_attribute(base, self.base, 'nbytes') if base is not None else 0
+            if (type(whole) is int and whole > 2 * result.bytes
+                    or result.storage_bytes > 2 * result.bytes and address != result.address):
                 result.flags |= FLAG_VIEW
             return result
         except Exception:
             return None
+
+
+    def base_of(self, value):
+        """The array that this one is a view of and keeps alive, else None."""
+        base = c_attribute(value, self.base, 'base')
+        return base if base is not _MISSING and has_base(type(base), self.base) else None
 
 
 class JaxReader:

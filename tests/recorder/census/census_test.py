@@ -448,6 +448,28 @@ class CensusTest(unittest.TestCase):
         self.assertTrue(row.flags & CENSUS['FLAG_VIEW'])
         self.assertEqual(self.holder_of(result, row.address).path, 'train.headers[…]')
 
+    def test_cupy_row_kept_of_a_large_array(self):
+        """frame[0] has its frame's address; the frame that only its rows keep is no object of the program."""
+        module = types.ModuleType('cupy')
+        make, point = fake_torch.FakeCupy.ndarray, fake_torch.FakeCupy.Pointer
+        module.ndarray = make
+        sys.modules['cupy'] = module
+        try:
+            frames = [make(point(fake_torch.FakeCupy.Chunk(0x7E0000000000 + step * (4 << 20), 4 << 20), 0), 4 << 20)
+                      for step in range(5)]
+            self.train['headers'] = [make(point(frame.data.mem, 0), 4096, frame) for frame in frames]
+            self.train['frame'] = frames[-1]
+            del frames
+            result = take()
+        finally:
+            del sys.modules['cupy']
+        rows = [row for row in result.tensors if row.bytes == 4096]
+        self.assertEqual(len(rows), 5)
+        self.assertEqual({row.flags & CENSUS['FLAG_VIEW'] for row in rows}, {CENSUS['FLAG_VIEW']})
+        self.assertEqual({result.holders[row.holder].path for row in rows}, {'train.headers[…]'})
+        others = [row for row in result.tensors if row.bytes != 4096]
+        self.assertEqual([result.holders[row.holder].path for row in others], ['train.frame'])
+
     def test_jax_arrays(self):
         module = types.ModuleType('jaxlib.xla_extension')
         module.ArrayImpl = fake_torch.FakeJaxArray

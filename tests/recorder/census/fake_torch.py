@@ -210,9 +210,12 @@ class FakeCupy:
         mem = property(lambda self: self._chunk)
 
     class ndarray:
-        def __init__(self, pointer, nbytes):
-            self._pointer, self._nbytes = pointer, nbytes
+        __slots__ = ('_pointer', '_nbytes', '_base')  # fields of C, as there
 
+        def __init__(self, pointer, nbytes, base=None):
+            self._pointer, self._nbytes, self._base = pointer, nbytes, base
+
+        base = property(lambda self: self._base)
         data = property(lambda self: self._pointer)
         nbytes = property(lambda self: self._nbytes)
         shape = property(lambda self: (self._nbytes // 4,))
