@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   analyzer::AddReportCommand(app, context);
   analyzer::AddCheckCommand(app, context);
   analyzer::AddDiffCommand(app, context);
+  analyzer::AddEventsCommand(app, context);
   analyzer::AddOptionsCommand(app, context);
 
   // `gpumem-analyze trace.pb` is short for `gpumem-analyze report trace.pb`.

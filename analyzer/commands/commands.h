@@ -14,6 +14,7 @@ struct CommandContext {
 void AddReportCommand(CLI::App& app, CommandContext& context);
 void AddCheckCommand(CLI::App& app, CommandContext& context);
 void AddDiffCommand(CLI::App& app, CommandContext& context);
+void AddEventsCommand(CLI::App& app, CommandContext& context);
 void AddOptionsCommand(CLI::App& app, CommandContext& context);
 
 }  // namespace gpumemtrace::analyzer

@@ -56,6 +56,26 @@ class CommandLine(unittest.TestCase):
         self.assertGreater(report["events"]["total"], 0)
         self.assertEqual(report["ended"], "exit")
 
+    def test_events_are_lines_of_json_that_add_up_with_the_report(self):
+        code, text, errors = run("events", self.trace)
+        self.assertEqual((code, errors), (0, ""))
+        lines = [json.loads(line) for line in text.splitlines()]
+        places, events = set(), []
+        for line in lines:
+            if "new_place" in line:
+                places.add(line["new_place"])
+            elif "event" in line:
+                self.assertIn(line["place"], places)
+                events.append(line)
+        report = json.loads(run("--json", self.trace)[1])
+        self.assertEqual(len(events), report["events"]["total"])
+        self.assertEqual([e["sequence"] for e in events], sorted(e["sequence"] for e in events))
+        self.assertTrue(any(f.get("file", "").endswith("train.py") for line in lines for f in line.get("stack", [])))
+        blocks = [json.loads(line) for line in run("events", "--blocks", "--no-native", self.trace)[1].splitlines()]
+        self.assertTrue(all(e["kind"].startswith("block") for e in blocks if "event" in e))
+        self.assertTrue(all(f.get("module", "") == "" for line in blocks for f in line.get("stack", [])))
+        self.assertEqual(run("events", self.folder)[0], 66)
+
     def test_several_traces_come_one_after_another(self):
         code, text, _ = run(self.trace, self.other)
         self.assertEqual(code, 0)
