@@ -240,7 +240,7 @@ int OnPendingCall(void* argument) {
 }
 
 bool Schedule(long trigger) {
-  if (!api_found.load(std::memory_order_acquire) || api.is_initialized() == 0) return false;
+  if (!api_found.load(std::memory_order_acquire) || !MayAddPendingCall(api)) return false;
   if (scheduled.exchange(true, std::memory_order_relaxed)) return true;
   if (api.add_pending_call(OnPendingCall, reinterpret_cast<void*>(static_cast<intptr_t>(trigger))) == 0)
     return true;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
+#include <stddef.h>
 #include <string.h>
 
 namespace gpumemtrace::recorder::census {
@@ -69,6 +70,10 @@ bool Fill(void* handle, PythonApi* api) {
     api->interpreter_get = nullptr;
   }
   FillHeap(handle, &api->heap);
+  api->runtime_3_8 = nullptr;
+  const char* (*version)() = nullptr;
+  if (!Get(handle, "Py_GetVersion", &version)) return false;
+  if (strncmp(version(), "3.8.", 4) == 0) all &= Get(handle, "_PyRuntime", &api->runtime_3_8);
   return all;
 }
 
@@ -89,7 +94,31 @@ int FindLibpython(dl_phdr_info* info, size_t, void* data) {
   return 1;
 }
 
+// _PyRuntime of 3.8 as far as it matters here (Include/internal/pycore_pystate.h), the same in all of 3.8.
+struct Runtime38 {
+  int preinitializing, preinitialized, core_initialized, initialized;
+  void* finalizing;
+  void* interpreters_mutex;
+  void* interpreters_head;
+  void* interpreters_main;
+  char between[536];
+  int recursion_limit, tracing_possible, eval_breaker, gil_drop_request;
+  // ceval.pending.finishing: set before the first atexit callback runs.
+  int finishing;
+  void* lock;
+};
+static_assert(sizeof(void*) != 8 || offsetof(Runtime38, finishing) == 600);
+
 }  // namespace
+
+bool MayAddPendingCall(const PythonApi& api) {
+  if (api.is_initialized() == 0) return false;
+  if (api.runtime_3_8 == nullptr) return true;
+  const volatile auto* runtime = static_cast<const volatile Runtime38*>(api.runtime_3_8);
+  // Looks like what it should be, and nothing is over.
+  return runtime->initialized == 1 && runtime->interpreters_main != nullptr && runtime->recursion_limit > 0 &&
+         runtime->lock != nullptr && runtime->finalizing == nullptr && runtime->finishing == 0;
+}
 
 bool FindPython(PythonApi* api) {
   if (Fill(RTLD_DEFAULT, api)) return true;

@@ -73,11 +73,19 @@ struct PythonApi {
   // Null before 3.9.
   void* (*interpreter_get)();
   void* (*interpreter_main)();
+  // 3.8 only, else null: &_PyRuntime.
+  const void* runtime_3_8 = nullptr;
   HeapApi heap;
 };
 
 // Fills `api` from whatever interpreter the process has loaded; false when there is none or one without
 // something that is needed, or one without a GIL. Takes the loader's lock: not for the warm path.
 bool FindPython(PythonApi* api);
+
+// False when the interpreter is on its way down. From any thread, without the GIL.
+//
+// Py_AddPendingCall of 3.8 must not be called then: it wants to raise an error, in whatever thread holds the
+// GIL, and reads through a null pointer when none does (Python/ceval.c, _PyEval_AddPendingCall; gone in 3.9).
+bool MayAddPendingCall(const PythonApi& api);
 
 }  // namespace gpumemtrace::recorder::census
