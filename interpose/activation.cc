@@ -53,6 +53,7 @@ void OfferNvtxInjection() {
 
 __attribute__((constructor)) void Construct() {
   const int saved_errno = errno;
+  FindLoaderFunctions();
   if (Enabled()) {
     recorder::Initialize({kApiNames, static_cast<uint16_t>(kHookCount + 1)});
     OfferNvtxInjection();

@@ -57,9 +57,22 @@ ElfImage::ElfImage(const dl_phdr_info& info)
       relro_end_ = relro_start_ + header.p_memsz;
     }
   }
-  if (dynamic == nullptr) {
-    return;
+  if (dynamic != nullptr) {
+    ReadDynamicSection(dynamic);
   }
+}
+
+ElfImage ElfImage::FromDynamicSection(const link_map& map) {
+  ElfImage image;
+  image.base_ = map.l_addr;
+  image.path_ = map.l_name != nullptr ? map.l_name : "";
+  if (map.l_ld != nullptr) {
+    image.ReadDynamicSection(map.l_ld);
+  }
+  return image;
+}
+
+void ElfImage::ReadDynamicSection(const ElfW(Dyn) * dynamic) {
   // glibc relocates these pointers in place except in read-only dynamic sections (the vDSO).
   const auto pointer = [this](ElfW(Addr) value) { return value < base_ ? value + base_ : value; };
   size_t relocation_bytes = 0;
@@ -176,7 +189,7 @@ bool ElfImage::IsDefaultFunction(uint32_t index, const char* name) const {
   if (versions_ != nullptr && (versions_[index] & kVersionHidden) != 0) {
     return false;
   }
-  return std::strcmp(strings_ + symbol.st_name, name) == 0;
+  return SameText(strings_ + symbol.st_name, name);
 }
 
 const ElfW(Sym) * ElfImage::LookupGnu(const char* name) const {
@@ -252,7 +265,7 @@ const char* ElfImage::NeededVersion(const char* name) const {
   const uint32_t end = gnu_hash_ != nullptr ? gnu_hash_[1] : (sysv_hash_ != nullptr ? sysv_hash_[1] : 0);
   uint16_t version = 0;
   for (uint32_t index = 1; index < end; ++index) {
-    if (symbols_[index].st_shndx == SHN_UNDEF && std::strcmp(strings_ + symbols_[index].st_name, name) == 0) {
+    if (symbols_[index].st_shndx == SHN_UNDEF && SameText(strings_ + symbols_[index].st_name, name)) {
       version = versions_[index] & kVersionIndexMask;
       break;
     }
@@ -348,6 +361,15 @@ LoaderCounts ReadLoaderCounts() {
       },
       &counts);
   return counts;
+}
+
+bool SameText(const char* a, const char* b) {
+  for (; *a == *b; ++a, ++b) {
+    if (*a == '\0') {
+      return true;
+    }
+  }
+  return false;
 }
 
 const char* BaseName(const char* path) {

@@ -18,6 +18,9 @@ class ElfImage {
   explicit ElfImage(const dl_phdr_info& info);
   // An object of any namespace; invalid when its headers are not mapped.
   explicit ElfImage(const link_map& map);
+  // The same from its dynamic section alone: FindFunction works, what needs program headers (start, end,
+  // Contains) does not.
+  static ElfImage FromDynamicSection(const link_map& map);
 
   bool valid() const { return symbols_ != nullptr && strings_ != nullptr; }
   const char* path() const { return path_; }
@@ -49,6 +52,7 @@ class ElfImage {
   uintptr_t relro_end() const { return relro_end_; }
 
  private:
+  void ReadDynamicSection(const ElfW(Dyn) * dynamic);
   const ElfW(Sym) * Lookup(const char* name) const;
   const ElfW(Sym) * LookupGnu(const char* name) const;
   const ElfW(Sym) * LookupSysV(const char* name) const;
@@ -74,6 +78,10 @@ class ElfImage {
   bool has_search_path_ = false;
   bool defines_versions_ = false;
 };
+
+// strcmp() == 0 without calling it: before a sanitizer has set itself up, its interceptors of string
+// functions and of dl_iterate_phdr jump to null, and the first thing that it does is to call dlsym.
+bool SameText(const char* a, const char* b);
 
 // Visits all loaded objects of the base namespace in load order until `visit` returns false.
 using ImageVisitor = bool (*)(void* context, const ElfImage& image);

@@ -15,11 +15,11 @@ extern "C" const char _end __attribute__((visibility("hidden")));
 namespace gpumemtrace::interpose {
 namespace {
 
-constinit NextFunction next_dlsym("dlsym");
-constinit NextFunction next_dlvsym("dlvsym");
-constinit NextFunction next_dlopen("dlopen");
-constinit NextFunction next_dlmopen("dlmopen");
-constinit NextFunction next_dlclose("dlclose");
+constinit NextFunction next_dlsym("dlsym", &NextLoaderFunction);
+constinit NextFunction next_dlvsym("dlvsym", &NextLoaderFunction);
+constinit NextFunction next_dlopen("dlopen", &NextLoaderFunction);
+constinit NextFunction next_dlmopen("dlmopen", &NextLoaderFunction);
+constinit NextFunction next_dlclose("dlclose", &NextLoaderFunction);
 
 // A handle of a loaded object for the length of a scope. The main program has an empty path.
 class LoadedObject {
@@ -138,6 +138,37 @@ void* NextDefinition(const char* name) {
   return search.found;
 }
 
+// The loader's list is walked without its lock. That is safe where it happens: at the latest in our
+// constructor, before the program has threads or, loaded late, under the lock that dlopen holds
+// (FindLoaderFunctions).
+void* NextLoaderFunction(const char* name) {
+  bool behind_us = false;
+  for (const link_map* map = _r_debug.r_map; map != nullptr; map = map->l_next) {
+    if (map->l_ld == _DYNAMIC) {
+      behind_us = true;
+    } else if (behind_us) {
+      if (void* found = ElfImage::FromDynamicSection(*map).FindFunction(name); found != nullptr) {
+        return found;
+      }
+    }
+  }
+  // We were loaded late, so libc stands before us.
+  for (const link_map* map = _r_debug.r_map; map != nullptr; map = map->l_next) {
+    if (map->l_ld != _DYNAMIC) {
+      if (void* found = ElfImage::FromDynamicSection(*map).FindFunction(name); found != nullptr) {
+        return found;
+      }
+    }
+  }
+  return nullptr;
+}
+
+void FindLoaderFunctions() {
+  for (NextFunction* function : {&next_dlsym, &next_dlvsym, &next_dlopen, &next_dlmopen, &next_dlclose}) {
+    function->Get();
+  }
+}
+
 DlsymFunction RealDlsym() {
   return reinterpret_cast<DlsymFunction>(next_dlsym.Get());
 }
@@ -153,7 +184,7 @@ DlmopenFunction RealDlmopen() {
 void* NextFunction::Get() {
   void* found = found_.load(std::memory_order_acquire);
   if (found == nullptr) [[unlikely]] {
-    found = NextDefinition(name_);
+    found = find_(name_);
     found_.store(found, std::memory_order_release);
   }
   return found;

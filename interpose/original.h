@@ -21,6 +21,13 @@ DlopenFunction RealDlopen();
 DlmopenFunction RealDlmopen();
 DlcloseFunction RealDlclose();
 
+// Finds all of the above now.
+void FindLoaderFunctions();
+
+// The next definition of dlsym and its kin, without calling anything at all: a sanitizer's first act in a
+// process is a dlsym, at a time when its own interceptors of libc's functions jump to null.
+void* NextLoaderFunction(const char* name);
+
 // The next definition of any function of libc after ours, null when there is none.
 void* NextDefinition(const char* name);
 
@@ -28,11 +35,13 @@ void* NextDefinition(const char* name);
 // run.
 class NextFunction {
  public:
-  constexpr explicit NextFunction(const char* name) : name_(name) {}
+  using Find = void* (*)(const char* name);
+  constexpr explicit NextFunction(const char* name, Find find = &NextDefinition) : name_(name), find_(find) {}
   void* Get();
 
  private:
   const char* name_;
+  Find find_;
   std::atomic<void*> found_{nullptr};
 };
 

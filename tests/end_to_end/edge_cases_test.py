@@ -220,6 +220,16 @@ class Loading(Base):
     def test_next_of_the_caller(self):
         self.one_report(self.case("next_of_the_caller"))
 
+    @unittest.skipIf(SANITIZED, "the shim itself has a sanitizer here")
+    def test_the_first_look_up_of_a_sanitized_program(self):
+        for sanitizer in ("address", "thread"):
+            with self.subTest(sanitizer=sanitizer):
+                self.setUp()
+                program = os.path.join(BINARIES, "sanitized_" + sanitizer)
+                result = self.same([program], extra={"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"})
+                self.assertEqual((result.code, result.out), (5, "sanitized 0\nfound 1\n"))
+                self.assertEqual(self.live(self.one_report(result), "segments"), (12345, 1))
+
     def test_second_preload_before_ours(self):
         self.second_preload((SECOND, "shim"))
 
