@@ -1,5 +1,6 @@
-// A program that was built with a sanitizer of its own, as people do to their CUDA extensions. The sanitizer's first act is
-// to look up libc's functions with dlsym, before any constructor and before its own interceptors work.
+// A program that was built with a sanitizer of its own, as people do to their CUDA extensions. The
+// sanitizer's first act is to look up libc's functions with dlsym, before any constructor and before its own
+// interceptors work.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
