@@ -246,6 +246,7 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
   summary.trigger = census.census.trigger();
   summary.time_us = census.time_us;
   summary.duration_us = census.census.duration_us();
+  summary.memory_bytes = census.census.memory_bytes();
   summary.partial = census.census.partial();
   summary.objects = census.census.objects();
   summary.collector_enabled = census.census.collector_enabled();

@@ -91,6 +91,7 @@ struct CensusSummary {
   Census::Trigger trigger = Census::TRIGGER_UNSPECIFIED;
   uint64_t time_us = 0;
   uint64_t duration_us = 0;
+  uint64_t memory_bytes = 0;  // growth of the process's resident set meanwhile, 0 = not measured
   std::string partial;
   uint64_t objects = 0;
   bool collector_enabled = true;

@@ -133,6 +133,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
         " after the start): " + Plural(census.tensors, "device tensor") + ", " +
         FormatBytes(census.held_bytes) + " of " + FormatBytes(census.allocation_bytes) + " live; took " +
         FormatDuration(census.duration_us) + " for " + Plural(census.objects, "object");
+    if (census.memory_bytes != 0) line += ", " + FormatBytes(census.memory_bytes) + " of memory meanwhile";
     if (!census.partial.empty()) line += "; partial: " + census.partial;
     if (!census.collector_enabled) line += "; the cyclic garbage collector is switched off";
     out.Line("  " + Printable(line));
@@ -167,6 +168,7 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
                     {"trigger", std::string(TriggerName(census.trigger))},
                     {"seconds", static_cast<double>(SinceStart(trace, census.time_us)) / 1e6},
                     {"duration_seconds", static_cast<double>(census.duration_us) / 1e6},
+                    {"memory_bytes", census.memory_bytes},
                     {"partial", Printable(census.partial)},
                     {"objects", census.objects},
                     {"collector_enabled", census.collector_enabled},
