@@ -31,10 +31,13 @@ const HeldBy* Match(const Holders& holders, uint64_t count) {
 void TellBytesByCensus(const Holders& holders, Findings& findings) {
   bool told = false;
   for (GrowthFinding& growth : findings.growth) {
-    if (growth.kind != GrowthKind::kLeak || growth.bytes_known || growth.count_per_step <= 0) continue;
+    const bool handles = growth.kind == GrowthKind::kLeak || growth.kind == GrowthKind::kHandles;
+    if (!handles || growth.bytes_known || growth.count_per_step <= 0) continue;
     const HeldBy* held = Match(holders, growth.grown_count);
     if (held == nullptr) continue;
     const double each = static_cast<double>(held->bytes) / static_cast<double>(held->tensors);
+    growth.kind = GrowthKind::kLeak;
+    growth.explanation = "survives step after step until the end";
     growth.bytes_known = true;
     growth.bytes_from = "the census: " + held->Describe();
     growth.bytes_per_step = each * growth.count_per_step;

@@ -85,6 +85,7 @@ enum class GrowthKind : uint8_t {
   kLongerSteps,    // the same number of objects, each larger than before
   kSetup,          // made before the first step and kept
   kStrandedCache,  // the allocator's own segments grow, what is allocated does not
+  kHandles,        // small handles that stay, of no device memory that was seen
   kUnattributed,   // the device's free memory falls without any allocation that we saw
 };
 std::string_view GrowthKindName(GrowthKind kind);

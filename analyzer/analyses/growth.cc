@@ -12,6 +12,9 @@ namespace {
 constexpr size_t kCurvePoints = 200;
 // Unattributed memory moves by the driver's own granularity; less than this per run is no growth.
 constexpr uint64_t kLeastUnattributed = 8 << 20;
+// Events and streams cost no device memory that is seen: only so many, or so long a rise, are called a leak.
+constexpr uint64_t kManyHandles = 1000;
+constexpr uint64_t kManyHandleRises = 100;
 // Without steps only what rises in most equal parts of the run is told as a leak.
 constexpr uint64_t kLeastRisesWithoutSteps = 16;
 
@@ -415,6 +418,12 @@ class Engine {
     findings_.push_back(std::move(finding));
   }
 
+  // cuEventCreate, cudaStreamCreate, …: not a library's handle, which owns workspaces.
+  static bool OfTheDriver(std::string_view api) {
+    return api.starts_with("cuda") ||
+           (api.starts_with("cu") && api.size() > 2 && api[2] >= 'A' && api[2] <= 'Z');
+  }
+
   // What rose is a leak only where there is something to measure it by.
   void Doubt(GrowthFinding& finding) const {
     if (finding.kind != GrowthKind::kLeak) return;
@@ -425,6 +434,9 @@ class Engine {
       } else if (!steps_.real()) {
         // Libraries make handles in bulk when they are first used.
         finding.kind = GrowthKind::kSetup;
+      } else if (OfTheDriver(finding.api) && finding.grown_count < kManyHandles &&
+                 finding.rises < kManyHandleRises) {
+        finding.kind = GrowthKind::kHandles;
       }
     } else if (finding.bytes_per_step < 0.5) {
       finding.kind = GrowthKind::kSetup;
@@ -478,6 +490,10 @@ class Engine {
         finding.remedy = Remedy::kEmptyCache;
         finding.explanation = "the allocator takes new segments although old ones lie free";
         break;
+      case GrowthKind::kHandles:
+        finding.explanation = "stay, but no device memory was seen to go with them";
+        finding.remedy = Remedy::kDestroyHandle;
+        break;
       case GrowthKind::kUnattributed:
         finding.explanation = "the device's free memory falls without an allocation that was seen";
         break;
@@ -522,6 +538,8 @@ std::string_view GrowthKindName(GrowthKind kind) {
       return "set-up";
     case GrowthKind::kStrandedCache:
       return "stranded cache";
+    case GrowthKind::kHandles:
+      return "handles";
     case GrowthKind::kUnattributed:
       return "unattributed growth";
   }

@@ -293,6 +293,11 @@ void Ledger::Map(const TraceEvent& event, const SiteInfo& site) {
 void Ledger::Unmap(const TraceEvent& event, const SiteInfo& site) {
   const uint64_t start = event.address;
   const uint64_t end = start + std::min(event.size, UINT64_MAX - start);
+  if (end <= start) {
+    // Of nothing: splitting a mapping there would leave it as it was, for ever.
+    UnknownFree(event, site, Level::kReservation, 0);
+    return;
+  }
   bool any = false;
   // cuMemUnmap takes any range made of whole mappings; a piece of one is an error that the driver refuses, so
   // it means that we missed something: only the piece goes.

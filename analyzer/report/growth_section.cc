@@ -75,10 +75,14 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   std::vector<std::vector<std::string>> rows;
   for (const GrowthFinding& growth : findings.growth) {
     if (IsLeak(growth.kind)) continue;
-    if (growth.grown_bytes == 0 && detail == 0) continue;
+    const bool handles = growth.kind == GrowthKind::kHandles;
+    if (growth.grown_bytes == 0 && !handles && detail == 0) continue;
     if (rows.size() >= (detail > 0 ? 50u : 4u)) break;
-    rows.push_back({std::string(GrowthKindName(growth.kind)), FormatBytes(growth.grown_bytes),
-                    Printable(growth.place.Short()), growth.explanation});
+    const std::string amount = growth.level == Level::kHandle ? Plural(growth.grown_count, "object")
+                                                              : FormatBytes(growth.grown_bytes);
+    rows.push_back(
+        {std::string(GrowthKindName(growth.kind)), amount, Printable(growth.place.Short()),
+         (growth.level == Level::kHandle ? Printable(growth.api) + ": " : "") + growth.explanation});
   }
   if (!rows.empty()) {
     if (!heading) {

@@ -152,6 +152,17 @@ TEST(Ledger, OneUnmapMayCoverSeveralMappings) {
   EXPECT_EQ(bench.ledger.anomalies().partial_unmaps, 0u);
 }
 
+TEST(Ledger, AnUnmapOfNothingInsideAMappingEnds) {
+  Bench bench;
+  bench.Add(Create(0x50, 4 * kMiB));
+  bench.Add(Map(0x600000000000, 4 * kMiB, 0x50));
+  bench.Add(Unmap(0x600000000000 + 2 * kMiB, 0));
+  bench.Run();
+  EXPECT_EQ(bench.Bytes(Level::kSegment), 4 * kMiB);
+  EXPECT_EQ(bench.ledger.ranges().size(), 1u);
+  EXPECT_EQ(bench.ledger.anomalies().unknown_frees, 1u);
+}
+
 TEST(Ledger, GraphMemoryIsBornAtLaunchAndOutlivesItsGraph) {
   Bench bench;
   bench.Add({.kind = EventKind::kGraphAllocateNode,
