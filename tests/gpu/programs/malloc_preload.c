@@ -1,5 +1,5 @@
-// A malloc of somebody else's, as jemalloc or tcmalloc would be preloaded where neither is installed: powers of two from
-// anonymous mappings, one lock, nothing given back to the system.
+// A malloc of somebody else's, as jemalloc or tcmalloc would be preloaded where neither is installed: powers
+// of two from anonymous mappings, one lock, nothing given back to the system.
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,9 +22,13 @@ static int lock;
 static void take(void) {
   while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE)) __builtin_ia32_pause();
 }
-static void give(void) { __atomic_store_n(&lock, 0, __ATOMIC_RELEASE); }
+static void give(void) {
+  __atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
+}
 
-static struct header* header_of(void* pointer) { return (struct header*)pointer - 1; }
+static struct header* header_of(void* pointer) {
+  return (struct header*)pointer - 1;
+}
 
 static void* block(uint32_t order) {
   take();
@@ -64,7 +68,8 @@ static void* allocate(size_t alignment, size_t size) {
   while (((size_t)1 << order) < wanted) ++order;
   char* start = block(order);
   if (start == NULL) return errno = ENOMEM, NULL;
-  char* pointer = (char*)(((uintptr_t)start + sizeof(struct header) + alignment - 1) & ~(uintptr_t)(alignment - 1));
+  char* pointer =
+      (char*)(((uintptr_t)start + sizeof(struct header) + alignment - 1) & ~(uintptr_t)(alignment - 1));
   struct header* header = header_of(pointer);
   header->usable = (size_t)(start + ((size_t)1 << order) - pointer);
   header->order = order;
@@ -72,7 +77,9 @@ static void* allocate(size_t alignment, size_t size) {
   return pointer;
 }
 
-EXPORT void* malloc(size_t size) { return allocate(16, size); }
+EXPORT void* malloc(size_t size) {
+  return allocate(16, size);
+}
 
 EXPORT void free(void* pointer) {
   if (pointer == NULL) return;
@@ -119,9 +126,21 @@ EXPORT int posix_memalign(void** result, size_t alignment, size_t size) {
   return 0;
 }
 
-EXPORT void* aligned_alloc(size_t alignment, size_t size) { return allocate(alignment, size); }
-EXPORT void* memalign(size_t alignment, size_t size) { return allocate(alignment, size); }
-EXPORT void* valloc(size_t size) { return allocate(4096, size); }
-EXPORT void* pvalloc(size_t size) { return allocate(4096, (size + 4095) & ~(size_t)4095); }
-EXPORT size_t malloc_usable_size(void* pointer) { return pointer == NULL ? 0 : header_of(pointer)->usable; }
-EXPORT void cfree(void* pointer) { free(pointer); }
+EXPORT void* aligned_alloc(size_t alignment, size_t size) {
+  return allocate(alignment, size);
+}
+EXPORT void* memalign(size_t alignment, size_t size) {
+  return allocate(alignment, size);
+}
+EXPORT void* valloc(size_t size) {
+  return allocate(4096, size);
+}
+EXPORT void* pvalloc(size_t size) {
+  return allocate(4096, (size + 4095) & ~(size_t)4095);
+}
+EXPORT size_t malloc_usable_size(void* pointer) {
+  return pointer == NULL ? 0 : header_of(pointer)->usable;
+}
+EXPORT void cfree(void* pointer) {
+  free(pointer);
+}
