@@ -119,7 +119,7 @@ def profiler():
                  with_stack=True) as recorded:
         train(model)
     kernels = sum(1 for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA)
-    print("memory events", any("[memory]" in e.name for e in recorded.profiler.kineto_results.events()), "kernels", kernels > 100)
+    print("memory events", any("[memory]" in e.name() for e in recorded.profiler.kineto_results.events()), "kernels", kernels > 100)
     write_numbers()
 
 
