@@ -1,12 +1,16 @@
 #include "recorder/clock.h"
 
-#include <cpuid.h>
 #include <linux/prctl.h>
 #include <sys/prctl.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace gpumemtrace::recorder {
 namespace {
 
+#if defined(__x86_64__)
 // Invariant TSC: bit 8 of edx of leaf 0x80000007 (Intel's and AMD's manuals).
 bool RunsAtOneRate() {
   unsigned eax = 0;
@@ -22,12 +26,21 @@ bool MayBeRead() {
   return prctl(PR_GET_TSC, &mode, 0, 0, 0) == 0 && mode == PR_TSC_ENABLE;
 }
 
+bool IsTrustworthy() {
+  return RunsAtOneRate() && MayBeRead();
+}
+#else
+bool IsTrustworthy() {
+  return false;
+}
+#endif
+
 // Under some hypervisors every reading is a trap.
 bool IsCheap() {
   constexpr int kReadings = 64;
   const uint64_t begun = sys::MonotonicNs();
   uint64_t sum = 0;
-  for (int i = 0; i < kReadings; ++i) sum += __rdtsc();
+  for (int i = 0; i < kReadings; ++i) sum += ReadCounter();
   const uint64_t between = sys::MonotonicNs();
   for (int i = 0; i < kReadings; ++i) sum += sys::MonotonicNs();
   const uint64_t end = sys::MonotonicNs();
@@ -41,10 +54,10 @@ void CounterRate::Prepare() {
   // Also in the child of a fork, whose parent may have been at it.
   busy_.store(false, std::memory_order_relaxed);
   scale_.store(0, std::memory_order_relaxed);
-  usable_ = RunsAtOneRate() && MayBeRead() && IsCheap();
+  usable_ = IsTrustworthy() && IsCheap();
   if (!usable_) return;
   ns_ = sys::MonotonicNs();
-  ticks_ = __rdtsc();
+  ticks_ = ReadCounter();
 }
 
 void CounterRate::Observe() {
@@ -59,7 +72,7 @@ void CounterRate::Compare() {
   // The shorter, the less certain: reading both takes up to a microsecond when it is interrupted.
   constexpr uint64_t kShortestNs = 10'000'000;
   const uint64_t ns = sys::MonotonicNs();
-  const uint64_t ticks = __rdtsc();
+  const uint64_t ticks = ReadCounter();
   if (ns - ns_ < kShortestNs) return;
   __extension__ using Wide = unsigned __int128;
   const Wide scale = (static_cast<Wide>(ns - ns_) << kShift) / (ticks != ticks_ ? ticks - ticks_ : 1);

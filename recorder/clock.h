@@ -6,14 +6,25 @@
 // than a millisecond, and nothing is assumed about how counters of different processors relate.
 #pragma once
 
-#include <x86intrin.h>
-
 #include <atomic>
 #include <cstdint>
 
 #include "recorder/system.h"
 
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
 namespace gpumemtrace::recorder {
+
+// The processor's counter. Where none is known to us it stands still, and CounterRate does not use it.
+inline uint64_t ReadCounter() {
+#if defined(__x86_64__)
+  return __rdtsc();
+#else
+  return 0;
+#endif
+}
 
 // How fast the counter runs.
 class CounterRate {
@@ -48,7 +59,7 @@ class EventClock {
     if (scale == 0) return sys::MonotonicNs();
     // Far more than the processor does in that time, and little enough that the product fits.
     constexpr uint64_t kMostNs = 1'000'000;
-    const uint64_t ticks = __rdtsc();
+    const uint64_t ticks = ReadCounter();
     const uint64_t passed = (ticks - ticks_) * scale >> CounterRate::kShift;
     if (ticks - ticks_ < kMostTicks && passed < kMostNs && ns_ != 0) [[likely]] {
       return ns_ + passed;

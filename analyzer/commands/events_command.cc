@@ -10,6 +10,7 @@
 #include "analyzer/commands/commands.h"
 #include "analyzer/commands/trace_options.h"
 #include "analyzer/exit_codes.h"
+#include "analyzer/report/findings_text.h"
 #include "analyzer/report/text.h"
 #include "analyzer/symbols/symbolizer.h"
 #include "analyzer/trace/reader.h"
@@ -85,13 +86,7 @@ class Printer : public TraceSink {
     for (const MergedFrame& frame : symbols_.Merge(site)) {
       if (options_.no_native && !model_.Frame(frame.frame).is_python()) continue;
       for (const Location& location : symbols_.Resolve(frame.frame)) {
-        Json entry;
-        entry["function"] = Printable(location.function);
-        if (!location.file.empty()) entry["file"] = Printable(location.file);
-        if (location.line != 0) entry["line"] = location.line;
-        if (!location.module.empty()) entry["module"] = Printable(location.module);
-        if (frame.forward) entry["forward"] = true;
-        stack.push_back(std::move(entry));
+        stack.push_back(LocationJson(location, frame.forward));
       }
     }
     line["stack"] = std::move(stack);

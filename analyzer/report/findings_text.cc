@@ -99,19 +99,23 @@ std::vector<std::string> StackRows(const AnalyzedTrace& trace, OriginId origin, 
   return rows;
 }
 
+nlohmann::ordered_json LocationJson(const Location& location, bool forward) {
+  nlohmann::ordered_json entry;
+  entry["function"] = Printable(location.function);
+  if (!location.file.empty()) entry["file"] = Printable(location.file);
+  if (location.line != 0) entry["line"] = location.line;
+  if (!location.module.empty()) entry["module"] = Printable(location.module);
+  if (forward) entry["forward"] = true;
+  return entry;
+}
+
 nlohmann::ordered_json StackJson(const AnalyzedTrace& trace, OriginId origin) {
   nlohmann::ordered_json stack = nlohmann::ordered_json::array();
   const auto& origins = trace.analyses.findings().origins;
   if (origin >= origins.size()) return stack;
   for (const MergedFrame& frame : trace.symbols.Merge(trace.model.Site(origins[origin].site))) {
     for (const Location& location : trace.symbols.Resolve(frame.frame)) {
-      nlohmann::ordered_json entry;
-      entry["function"] = Printable(location.function);
-      if (!location.file.empty()) entry["file"] = Printable(location.file);
-      if (location.line != 0) entry["line"] = location.line;
-      if (!location.module.empty()) entry["module"] = Printable(location.module);
-      if (frame.forward) entry["forward"] = true;
-      stack.push_back(std::move(entry));
+      stack.push_back(LocationJson(location, frame.forward));
     }
   }
   return stack;

@@ -20,6 +20,8 @@ std::string Sparkline(const std::vector<CurvePoint>& curve, size_t width);
 std::string RateText(double bytes_per_step, double count_per_step, bool real_steps);
 // Rows of a stack, innermost first, each "function file:line"; at most `most` of them.
 std::vector<std::string> StackRows(const AnalyzedTrace& trace, OriginId origin, size_t most);
+// One frame; `forward`: of the forward pass, for memory that the backward pass made.
+nlohmann::ordered_json LocationJson(const Location& location, bool forward);
 nlohmann::ordered_json StackJson(const AnalyzedTrace& trace, OriginId origin);
 // "device 0" or "host".
 std::string DeviceText(int32_t device);

@@ -29,9 +29,14 @@ struct RingCounters {
   }
 };
 
-// Asks for a cache line to be brought here for writing; processors without the instruction ignore it.
+// Asks for a cache line to be brought here for writing. The builtin takes the instruction for that on x86-64
+// only when the compiler is told of a newer processor; processors without it ignore it.
 inline void PrefetchForStore(const void* line) {
+#if defined(__x86_64__)
   __asm__ volatile("prefetchw (%0)" : : "r"(line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
 }
 
 class Ring {
