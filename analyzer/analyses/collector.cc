@@ -215,7 +215,12 @@ void Collector::Birth(const Change& change) {
   if (change.level == Level::kBlock || change.level == Level::kSegment)
     device.last_birth_index = change.index;
   if (change.level == Level::kBlock) {
-    ++device.block_births;
+    if (device.block_births++ == 0) {
+      // Until now segments stood for tensors.
+      device.recent = 0;
+      device.valley = 0;
+      device.past_peaks.clear();
+    }
     device.blocks += change.size;
     total = device.blocks;
     Reserve(device, change, origin);

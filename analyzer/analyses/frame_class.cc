@@ -156,4 +156,9 @@ std::string LibraryName(std::string_view path) {
   return std::string(base);
 }
 
+bool IsHandleOfTheDriver(std::string_view api) {
+  if (api.starts_with("cuda")) return true;
+  return api.starts_with("cu") && api.size() > 2 && api[2] >= 'A' && api[2] <= 'Z';
+}
+
 }  // namespace gpumemtrace::analyzer

@@ -30,4 +30,8 @@ bool IsCudaOrShim(std::string_view module_path);
 // "libcublasLt.so.13" and "/x/libcublasLt.so.13.1" give "libcublasLt"; other names lose only their folder.
 std::string LibraryName(std::string_view path);
 
+// A handle of the driver or the runtime (cuEventCreate, cudaStreamCreate), not of a library (cublasCreate),
+// which owns memory of its own.
+bool IsHandleOfTheDriver(std::string_view api);
+
 }  // namespace gpumemtrace::analyzer

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "analyzer/analyses/frame_class.h"
 #include "analyzer/analyses/trend.h"
 
 namespace gpumemtrace::analyzer {
@@ -418,12 +419,6 @@ class Engine {
     findings_.push_back(std::move(finding));
   }
 
-  // cuEventCreate, cudaStreamCreate, …: not a library's handle, which owns workspaces.
-  static bool OfTheDriver(std::string_view api) {
-    return api.starts_with("cuda") ||
-           (api.starts_with("cu") && api.size() > 2 && api[2] >= 'A' && api[2] <= 'Z');
-  }
-
   // What rose is a leak only where there is something to measure it by.
   void Doubt(GrowthFinding& finding) const {
     if (finding.kind != GrowthKind::kLeak) return;
@@ -434,7 +429,7 @@ class Engine {
       } else if (!steps_.real()) {
         // Libraries make handles in bulk when they are first used.
         finding.kind = GrowthKind::kSetup;
-      } else if (OfTheDriver(finding.api) && finding.grown_count < kManyHandles &&
+      } else if (IsHandleOfTheDriver(finding.api) && finding.grown_count < kManyHandles &&
                  finding.rises < kManyHandleRises) {
         finding.kind = GrowthKind::kHandles;
       }

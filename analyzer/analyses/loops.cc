@@ -85,9 +85,17 @@ uint32_t LoopFinder::AddLeaf(SiteId site, uint64_t kernel) {
   if (optimizer && parent != root) nodes_[parent].optimizer = true;
   const uint64_t key = (uint64_t{1} << 63) | (static_cast<uint64_t>(info.native_stack) << 32 >> 1) |
                        (info.python_stack & 0x7fffffffu);
-  return Child(parent,
-               key ^ (static_cast<uint64_t>(info.forward_stack) << 20) ^ (kernel * 0x9e3779b97f4a7c15u >> 1),
-               0, true);
+  const uint32_t leaf = Child(
+      parent, key ^ (static_cast<uint64_t>(info.forward_stack) << 20) ^ (kernel * 0x9e3779b97f4a7c15u >> 1),
+      0, true);
+  nodes_[leaf].handle =
+      info.kind == EventKind::kHandleCreate && !IsHandleOfTheDriver(model_.String(info.api));
+  return leaf;
+}
+
+const Visits& LoopFinder::VisitsOf(const Node& node) const {
+  if (node.strong.count() >= kFewestIterations) return node.strong;
+  return node.handles.count() >= kFewestIterations ? node.handles : node.all;
 }
 
 void LoopFinder::Step(uint32_t leaf, uint64_t index, uint64_t time_us) {
@@ -101,6 +109,13 @@ void LoopFinder::Step(uint32_t leaf, uint64_t index, uint64_t time_us) {
   // again counts.
   const bool again = node.births > nodes_[node.parent].most_births && node.births > 1;
   nodes_[node.parent].most_births = std::max(nodes_[node.parent].most_births, node.births);
+  if (node.handle && node.births > nodes_[node.parent].most_handles) {
+    nodes_[node.parent].most_handles = node.births;
+    for (uint32_t at = node.parent; at != root; at = nodes_[at].parent) {
+      nodes_[at].handles.Add(index, time_us);
+      if (nodes_[at].ordinal != 0) break;
+    }
+  }
   if (previous == leaf || (previous != 0 && nodes_[previous].parent == node.parent)) {
     // Another stack below the same line. The line ran again when its most frequent stack comes again, and so
     // did every caller whose first line this is.
@@ -167,7 +182,7 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
       if (!node.leaf) todo.push_back(child);
       // Stacks themselves vote only where no frame of the user's is known.
       if (node.leaf && parent != root) continue;
-      const Visits& visits = node.strong.count() >= kFewestIterations ? node.strong : node.all;
+      const Visits& visits = VisitsOf(node);
       if (visits.count() >= kFewestIterations) votes.push_back({child, &visits});
     }
     std::sort(votes.begin(), votes.end(),

@@ -88,16 +88,21 @@ class LoopFinder {
     uint16_t depth = 0;
     bool leaf = false;
     bool keeps_visits = true;
-    bool optimizer = false;    // the optimizer is called from this line
-    uint64_t births = 0;       // of leaves; inner nodes are summed at the end
-    uint64_t most_births = 0;  // of the stack below this line that was seen most often
+    bool optimizer = false;     // the optimizer is called from this line
+    bool handle = false;        // a leaf that makes a library's handle
+    uint64_t births = 0;        // of leaves; inner nodes are summed at the end
+    uint64_t most_births = 0;   // of the stack below this line that was seen most often
+    uint64_t most_handles = 0;  // the same, of stacks that make a library's handle
     uint64_t entries = 0;
     uint64_t last_index = 0;
     uint64_t last_time_us = 0;
     Visits strong;  // entries and strong re-entries
     Visits all;     // and weak ones
+    // Handles of libraries that were made: one call makes one, however often it allocates inside.
+    Visits handles;
   };
 
+  const Visits& VisitsOf(const Node& node) const;
   static void Enter(Node& node, uint64_t index, uint64_t time_us) {
     ++node.entries;
     if (!node.keeps_visits) return;

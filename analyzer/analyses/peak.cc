@@ -396,10 +396,9 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       one.peak_without = device->max_used - std::min(device->max_used, bytes);
       one.headline = bytes >= (128u << 20) && bytes * 2 >= segments;
       one.text =
-          "the driver itself took this when the kernel was first launched: local memory (register spills, "
-          "arrays on "
-          "the stack) is set aside for every thread that the device can hold; make the arrays smaller or "
-          "shared";
+          "fell away on the device when the kernel was first launched, most likely the driver's local memory "
+          "(register spills, arrays on the stack, set aside for every thread that the device can hold): make "
+          "the arrays smaller or shared. Another program that took memory just then would look the same";
       advice.push_back(std::move(one));
     }
   }

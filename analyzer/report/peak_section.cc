@@ -71,9 +71,9 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   }
   for (size_t i = 0; i < findings.advice.size() && i < (detail > 0 ? 20u : 2u); ++i) {
     const PeakAdvice& advice = findings.advice[i];
-    out.Field("advice", FormatBytes(advice.bytes) + " at " + Printable(advice.place.Short()) + ": " +
-                            advice.text + " (peak without it: about " + FormatBytes(advice.peak_without) +
-                            ")");
+    out.Field("advice", FormatBytes(advice.bytes) + " on " + DeviceText(advice.device) + " at " +
+                            Printable(advice.place.Short()) + ": " + advice.text +
+                            " (peak without it: about " + FormatBytes(advice.peak_without) + ")");
   }
 }
 

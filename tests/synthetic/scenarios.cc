@@ -169,6 +169,73 @@ Truth NowAndThenKept(Program& p, uint64_t seed) {
   return {"leak", {kEvalLine}, 0, steps};
 }
 
+Truth EvaluationKeepsOutputs(Program& p, uint64_t seed) {
+  // Every tenth step evaluates, and what it gathers is never dropped.
+  Training t(p, seed);
+  const uint64_t steps = 100 + 10 * (seed % 5);
+  Memories kept;
+  for (uint64_t s = 0; s < steps; ++s) {
+    t.Step(kMiB, false);
+    if (s % 10 != 9) continue;
+    for (int i = 0; i < 16; ++i) {
+      const Memory batch = p.New(p.Line(kEvalLine, 101), kMiB, 11);
+      kept.push_back(p.New(p.Line(kEvalLine, 102), kMiB, 12));
+      p.Free(batch);
+    }
+  }
+  return {"leak", {102}, 0, steps};
+}
+
+Truth LeakBesideSawTooth(Program& p, uint64_t seed) {
+  Training t(p, seed);
+  Memories cycles;
+  Memories kept;
+  const uint64_t steps = 90 + seed % 20;
+  for (uint64_t s = 0; s < steps; ++s) {
+    t.Step(kMiB, true);
+    cycles.push_back(p.New(p.Line(kEvalLine), 4 * kMiB, 11));
+    kept.push_back(p.New(p.Line(kKeepLine), 512 * kKiB, 12));
+    if (s % 17 == 16) p.Free(cycles);
+  }
+  return {"leak", {kKeepLine}, 512.0 * kKiB, steps};
+}
+
+Truth LeakInEightSteps(Program& p, uint64_t seed) {
+  Training t(p, seed);
+  Memories kept;
+  for (uint64_t s = 0; s < 8 + seed % 3; ++s) {
+    t.Step(kMiB, seed % 2 == 0);
+    kept.push_back(p.New(p.Line(kKeepLine), 3 * kMiB, 11));
+  }
+  return {"leak", {kKeepLine}, 3.0 * kMiB, 8 + seed % 3};
+}
+
+Truth HandleOfUnknownCost(Program& p, uint64_t seed) {
+  // Nothing tells the bytes: then they must not be told.
+  Training t(p, seed);
+  const uint64_t steps = 30 + seed % 20;
+  for (uint64_t s = 0; s < steps; ++s) {
+    t.Step(kMiB, true);
+    p.Handle(p.Line(38, 33), "cudnnCreate");
+  }
+  return {"leak", {33}, 0, steps};
+}
+
+Truth HandleThatAllocatesThrice(Program& p, uint64_t seed) {
+  // Three allocations of one stack, events, and the handle: one call, not four.
+  const uint64_t steps = 15 + seed % 20;
+  const Stack library = p.Native({0x100, 0x900});
+  for (uint64_t s = 0; s < steps; ++s) {
+    const Stack line = p.Line(38, 33);
+    for (uint64_t bytes : {kKiB, 128 * kKiB, 64 * kMiB}) {
+      p.Driver(line, library, DEVICE, bytes, "cuMemAlloc");
+      for (int i = 0; i < 6; ++i) p.Handle(line, "cuEventCreate");
+    }
+    p.Handle(line, "cublasCreate_v2");
+  }
+  return {"leak", {33}, 64.0 * kMiB + 129.0 * kKiB, steps};
+}
+
 Truth LeakSinceLater(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 120;
@@ -326,6 +393,110 @@ Truth RandomShapes(Program& p, uint64_t seed) {
   const uint64_t steps = 200;
   for (uint64_t s = 0; s < steps; ++s) t.Step(t.Random(1, 64) * 64 * kKiB, true);
   return {"clean", {}, 0, steps};
+}
+
+Truth LeakThatStopped(Program& p, uint64_t seed) {
+  Training t(p, seed);
+  Memories kept;
+  const uint64_t steps = 120 + seed % 30;
+  for (uint64_t s = 0; s < steps; ++s) {
+    t.Step(kMiB, true);
+    if (s < 50) kept.push_back(p.New(p.Line(kKeepLine), kMiB, 11));
+  }
+  return {"clean", {}, 0, steps};
+}
+
+Truth LruCacheFillsLate(Program& p, uint64_t seed) {
+  Training t(p, seed);
+  std::deque<Memory> cache;
+  const uint64_t bound = 60 + seed % 10;
+  const uint64_t steps = 100;
+  for (uint64_t s = 0; s < steps; ++s) {
+    t.Step(kMiB, true);
+    cache.push_back(p.New(p.Line(kKeepLine), 2 * kMiB, 11));
+    if (cache.size() <= bound) continue;
+    p.Free(cache.front());
+    cache.pop_front();
+  }
+  return {"clean", {}, 0, steps};
+}
+
+Truth PinnedRing(Program& p, uint64_t seed) {
+  Training t(p, seed);
+  std::deque<Memory> ring;
+  const uint64_t steps = 40 + seed % 20;
+  for (uint64_t s = 0; s < steps; ++s) {
+    ring.push_back(p.Driver(p.Line(19), 0, PINNED_HOST, 4 * kMiB, "cudaHostAlloc"));
+    t.Step(kMiB, false);
+    if (ring.size() < 6) continue;
+    p.Free(ring.front());
+    ring.pop_front();
+  }
+  return {"clean", {}, 0, steps};
+}
+
+Truth AsyncBackendHealthy(Program& p, uint64_t seed) {
+  const uint64_t steps = 20 + seed % 30;
+  p.Driver(p.Line(kModelLine), 0, STREAM_ORDERED, 64 * kMiB, "cudaMallocAsync");
+  Memory last;
+  for (uint64_t s = 0; s < steps; ++s) {
+    const Memory x = p.Driver(p.Line(kInputLine), 0, STREAM_ORDERED, 2 * kMiB, "cudaMallocAsync");
+    const Memory y = p.Driver(p.Line(kForwardLine), 0, STREAM_ORDERED, 4 * kMiB, "cudaMallocAsync");
+    p.Free(x);
+    p.Free(last);
+    last = y;
+  }
+  return {"clean", {}, 0, steps};
+}
+
+Truth HandlesInBulk(Program& p, uint64_t seed) {
+  // A pool of streams and events, made where it is first asked for one; few allocations follow.
+  const Memory w = p.New(p.Line(17), 32 * kMiB, 1);
+  const uint64_t count = 8 + seed % 24;
+  for (uint64_t i = 0; i < count; ++i) {
+    p.Handle(p.Line(23), i % 2 == 0 ? "cudaEventCreateWithFlags" : "cudaStreamCreateWithPriority");
+  }
+  const Memory v = p.New(p.Line(23), 32 * kMiB, 2);
+  p.Free(w);
+  p.Free(v);
+  return {"clean", {}, 0, 0};
+}
+
+Truth EventsInFlight(Program& p, uint64_t seed) {
+  Training t(p, seed);
+  std::deque<Memory> events;
+  const uint64_t steps = 40 + seed % 20;
+  for (uint64_t s = 0; s < steps; ++s) {
+    t.Step(kMiB, true);
+    events.push_back(p.Handle(p.Line(29), "cudaEventCreate"));
+    if (events.size() < 5) continue;
+    p.Free(events.front());
+    events.pop_front();
+  }
+  return {"clean", {}, 0, steps};
+}
+
+Truth EventsKept(Program& p, uint64_t seed) {
+  // A library's queue keeps an event or two of each step: no device memory goes with them.
+  Training t(p, seed);
+  const uint64_t steps = 20 + seed % 20;
+  for (uint64_t s = 0; s < steps; ++s) {
+    t.Step(kMiB, true);
+    p.Handle(p.Line(29), "cudaEventCreateWithFlags");
+    if (s % 2 == 0) p.Handle(p.Line(29), "cudaEventCreateWithFlags");
+  }
+  return {"clean", {}, 0, steps};
+}
+
+Truth ModelOnly(Program& p, uint64_t seed) {
+  // A model put on the device piece by piece, a few results, no loop.
+  Memories parameters;
+  for (uint64_t i = 0; i < 20 + seed; ++i) {
+    parameters.push_back(p.New(p.Torch(kModelLine, 1), (1 + (i * seed) % 7) * 256 * kKiB, 1));
+  }
+  const Memory out = p.New(p.Line(kForwardLine), kMiB, 2);
+  p.Free(out);
+  return {"clean", {}, 0, 0};
 }
 
 Truth LateState(Program& p, uint64_t seed) {
@@ -525,6 +696,19 @@ const std::vector<Scenario>& Scenarios() {
       {"KeptThenFreedAtExit", KeptThenFreedAtExit},
       {"EveryTenthStepKept", EveryTenthStepKept},
       {"NowAndThenKept", NowAndThenKept},
+      {"EvaluationKeepsOutputs", EvaluationKeepsOutputs},
+      {"LeakBesideSawTooth", LeakBesideSawTooth},
+      {"LeakInEightSteps", LeakInEightSteps},
+      {"HandleOfUnknownCost", HandleOfUnknownCost},
+      {"HandleThatAllocatesThrice", HandleThatAllocatesThrice},
+      {"LeakThatStopped", LeakThatStopped},
+      {"LruCacheFillsLate", LruCacheFillsLate},
+      {"PinnedRing", PinnedRing},
+      {"AsyncBackendHealthy", AsyncBackendHealthy},
+      {"HandlesInBulk", HandlesInBulk},
+      {"EventsInFlight", EventsInFlight},
+      {"EventsKept", EventsKept},
+      {"ModelOnly", ModelOnly},
       {"LeakSinceLater", LeakSinceLater},
       {"LeakBesideLateState", LeakBesideLateState},
       {"InnerModelLoop", InnerModelLoop},

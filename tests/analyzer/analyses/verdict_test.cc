@@ -112,6 +112,10 @@ TEST_P(VerdictTest, MatchesTheTruth) {
     }
     EXPECT_TRUE(named) << "no culprit on an accepted line";
   }
+  for (const analyzer::Culprit& culprit : verdict.culprits) {
+    if (!culprit.bytes_known) continue;
+    EXPECT_TRUE(culprit.kind != "leak" || culprit.bytes_per_step >= 0.5);
+  }
   if (truth.bytes_per_step != 0) {
     EXPECT_NEAR(verdict.bytes_per_step, truth.bytes_per_step, 0.01 * truth.bytes_per_step);
   }
