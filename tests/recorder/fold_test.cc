@@ -1,8 +1,18 @@
 // Folding through the real writer: the same stream of events, once kept whole and once within a bound that is
 // far too small for it, must read the same in everything that folding promises.
+#include <errno.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
 #include <set>
@@ -162,10 +172,11 @@ struct Outcome {
   uint64_t largest = 0;
 };
 
-Outcome Record(uint64_t seed, uint64_t steps, uint64_t bound) {
-  WriterBench bench;
+Outcome Record(uint64_t seed, uint64_t steps, uint64_t bound,
+               recorder::FileLayer& layer = recorder::SystemFileLayer()) {
+  WriterBench bench(recorder::RingPlace::kPrivate, layer);
   bench.writer->SetRestartBytes(kBound / 256);
-  recorder::Folding folding(*bench.writer, bench.file, recorder::SystemFileLayer(), bound);
+  recorder::Folding folding(*bench.writer, bench.file, layer, bound);
   Outcome outcome;
   Program program(bench, seed);
   uint64_t turns = 0;
@@ -228,15 +239,8 @@ std::set<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>> Alive(const analyze
 
 class FoldTest : public ::testing::TestWithParam<uint64_t> {};
 
-TEST_P(FoldTest, ReadsAsTheWholeTrace) {
-  constexpr uint64_t kSteps = 12000;
-  const Outcome whole = Record(GetParam(), kSteps, 0);
-  const Outcome bounded = Record(GetParam(), kSteps, kBound);
-  ASSERT_GT(bounded.passes, 1u) << "the bound was never reached: " << whole.largest;
-  EXPECT_GT(whole.largest, 2 * kBound);
-  EXPECT_LE(bounded.largest, kBound);
-  const analyzer::AnalyzedTrace& a = *whole.trace;
-  const analyzer::AnalyzedTrace& b = *bounded.trace;
+// Everything that folding promises.
+void ExpectSame(const analyzer::AnalyzedTrace& a, const analyzer::AnalyzedTrace& b) {
   EXPECT_FALSE(b.read.damage.any()) << b.read.damage.first_fault;
   EXPECT_EQ(b.model.header.format_version(), 2u);
   EXPECT_EQ(a.model.header.format_version(), 1u);
@@ -281,7 +285,192 @@ TEST_P(FoldTest, ReadsAsTheWholeTrace) {
 
   // Steps are marked: all of them are still there.
   EXPECT_EQ(a.analyses.findings().steps.count, b.analyses.findings().steps.count);
-  EXPECT_EQ(b.analyses.findings().steps.count, kSteps);
+
+  // The growth of every line: what it is, and how much.
+  const auto growth = [](const analyzer::AnalyzedTrace& trace) {
+    std::map<std::pair<uint64_t, int>, std::pair<analyzer::GrowthKind, double>> result;
+    for (const analyzer::GrowthFinding& finding : trace.analyses.findings().growth) {
+      if (finding.kind != analyzer::GrowthKind::kLeak) continue;
+      const analyzer::SiteId site = trace.analyses.findings().origins[finding.origins.front()].site;
+      const analyzer::StackNode& node = trace.model.Node(trace.model.Site(site).native_stack);
+      result[{trace.model.Frame(node.frame).offset, finding.device}] = {finding.kind, finding.bytes_per_step};
+    }
+    return result;
+  };
+  const auto leaks = growth(a);
+  const auto bounded_leaks = growth(b);
+  EXPECT_FALSE(leaks.empty());
+  ASSERT_EQ(leaks.size(), bounded_leaks.size());
+  for (const auto& [place, leak] : leaks) {
+    ASSERT_TRUE(bounded_leaks.contains(place));
+    EXPECT_NEAR(bounded_leaks.at(place).second, leak.second, leak.second * 0.02);
+  }
+}
+
+TEST_P(FoldTest, ReadsAsTheWholeTrace) {
+  constexpr uint64_t kSteps = 12000;
+  const Outcome whole = Record(GetParam(), kSteps, 0);
+  const Outcome bounded = Record(GetParam(), kSteps, kBound);
+  ASSERT_GT(bounded.passes, 1u) << "the bound was never reached: " << whole.largest;
+  EXPECT_GT(whole.largest, 2 * kBound);
+  EXPECT_LE(bounded.largest, kBound);
+  ExpectSame(*whole.trace, *bounded.trace);
+  EXPECT_EQ(bounded.trace->analyses.findings().steps.count, kSteps);
+}
+
+// Storage that fails while a pass is at work: the trace stays as it was, and another pass is made later.
+class FailingPasses final : public recorder::FileLayer {
+ public:
+  int Open(const char* path, int flags, mode_t mode) override {
+    const int fd = recorder::FileLayer::Open(path, flags, mode);
+    const bool other = strstr(path, ".fold-") != nullptr;
+    if (other) ++passes;
+    Remember(fd, other);
+    return fd;
+  }
+  int DuplicateAbove(int fd, int lowest) override {
+    const int high = recorder::FileLayer::DuplicateAbove(fd, lowest);
+    Remember(high, others.contains(fd));
+    return high;
+  }
+  int64_t Write(int fd, const void* data, size_t bytes) override {
+    // The first pass fails in the middle, the second at its first packet.
+    if (others.contains(fd) && ((passes == 1 && ++writes > 20) || passes == 2)) {
+      ++failures;
+      return -ENOSPC;
+    }
+    return recorder::FileLayer::Write(fd, data, bytes);
+  }
+  int64_t ReadAt(int fd, void* data, size_t bytes, uint64_t offset) override {
+    if (passes == 3 && offset != 0) {
+      ++failures;
+      return -EIO;
+    }
+    return recorder::FileLayer::ReadAt(fd, data, bytes, offset);
+  }
+  int Rename(const char* from, const char* to) override {
+    if (passes == 4) {
+      ++failures;
+      return -EACCES;
+    }
+    return recorder::FileLayer::Rename(from, to);
+  }
+
+  int passes = 0;
+  int writes = 0;
+  int failures = 0;
+
+ private:
+  void Remember(int fd, bool other) {
+    if (other) {
+      others.insert(fd);
+    } else {
+      others.erase(fd);
+    }
+  }
+  std::set<int> others;
+};
+
+TEST(Fold, FailuresOfStorageChangeNothing) {
+  constexpr uint64_t kSteps = 12000;
+  FailingPasses layer;
+  const Outcome whole = Record(5, kSteps, 0);
+  const Outcome bounded = Record(5, kSteps, kBound, layer);
+  EXPECT_GE(layer.failures, 4);
+  ASSERT_GT(bounded.passes, 0u);
+  ExpectSame(*whole.trace, *bounded.trace);
+  bool told = false;
+  for (const Note& note : bounded.trace->model.notes)
+    told |= note.text().find("could not be folded") != std::string::npos;
+  EXPECT_TRUE(told);
+}
+
+// The trace is moved away and somebody else's file takes its name: it is left alone.
+TEST(Fold, AFileOfSomebodyElseIsNotReplaced) {
+  WriterBench bench;
+  bench.writer->SetRestartBytes(kBound / 256);
+  recorder::Folding folding(*bench.writer, bench.file, recorder::SystemFileLayer(), kBound);
+  Program program(bench, 3);
+  bool moved = false;
+  program.Run(6000, [&] {
+    bench.writer->Drain(recorder::Writer::Order::kExact);
+    folding.Begin();
+    if (folding.running() && !moved) {
+      moved = true;
+      std::filesystem::rename(bench.path, bench.path + ".moved");
+      std::ofstream(bench.path) << "theirs";
+    }
+    folding.Work(64 << 10);
+    if (folding.ready()) folding.Complete();
+  });
+  EXPECT_TRUE(moved);
+  folding.Cancel();
+  folding.Work(1);
+  EXPECT_EQ(ReadFileBytes(bench.path), "theirs");
+  EXPECT_EQ(folding.passes(), 0u);
+}
+
+// SIGKILL while old windows are being folded: every event whose Record had returned is there, once.
+TEST(Fold, NothingIsLostToSigkill) {
+  constexpr uint64_t kThreads = 3;
+  constexpr int kKills = 24;
+  TemporaryFolder folder;
+  std::mt19937_64 random(20261130);
+  int folded = 0;
+  int unfinished = 0;
+  for (int number = 0; number < kKills; ++number) {
+    const std::string counts_path = folder / "counts";
+    const int fd = open(counts_path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    ASSERT_EQ(ftruncate(fd, 64 * kThreads), 0);
+    void* memory = mmap(nullptr, 64 * kThreads, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    ASSERT_NE(memory, MAP_FAILED);
+    const auto* counts = static_cast<const std::atomic<uint64_t>*>(memory);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (chdir(folder.path().c_str()) != 0) _exit(2);
+      setenv("GPUMEMTRACE_MAX_BYTES", "1M", 1);
+      setenv("GPUMEMTRACE_QUIET", "1", 1);
+      setenv("GPUMEMTRACE_OUT", "trace.pb", 1);
+      execl(GPUMEMTRACE_RECORDER_DRIVER, "driver", "killed", "3", counts_path.c_str(), nullptr);
+      _exit(2);
+    }
+    const uint64_t until = 100'000 + random() % 300'000;
+    while (counts[0].load(std::memory_order_relaxed) < until && waitpid(child, nullptr, WNOHANG) == 0) {
+      sched_yield();
+    }
+    // Every second one in the middle of a pass.
+    const auto at_work = [&] {
+      for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+        if (entry.path().string().find(".fold-") != std::string::npos) return true;
+      }
+      return false;
+    };
+    for (int i = 0; i < 3000 && number % 2 == 0 && !at_work(); ++i) sched_yield();
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    unfinished += at_work();
+    analyzer::AnalyzeOptions options;
+    const auto trace = analyzer::Analyze(folder / "trace.pb", options);
+    ASSERT_EQ(trace->read.fault, analyzer::TraceFault::kNone);
+    EXPECT_EQ(trace->read.damage.packets_lost, 0u) << trace->read.damage.first_fault;
+    EXPECT_EQ(trace->read.damage.events_lost, 0u);
+    EXPECT_EQ(trace->read.recovery.state, analyzer::RecoveryReport::State::kRead);
+    uint64_t returned = 0;
+    for (uint64_t thread = 0; thread < kThreads; ++thread) returned += counts[8 * thread].load();
+    EXPECT_GE(trace->ledger.events(), returned);
+    EXPECT_LE(trace->ledger.events(), returned + kThreads);
+    EXPECT_EQ(trace->ledger.anomalies().unknown_frees, 0u);
+    folded += trace->ledger.folded_windows() != 0;
+    std::filesystem::remove(trace->model.header.ring_file());
+    munmap(memory, 64 * kThreads);
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      std::filesystem::remove(entry.path());
+    }
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(folded, kKills / 4);
+  EXPECT_GT(unfinished, kKills / 8);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, FoldTest, ::testing::Values(1, 2, 3));
