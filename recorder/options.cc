@@ -176,6 +176,7 @@ Options ParseOptions(const char* const* environment, void (*complain)(const char
   result.flush_ns = values[options::kFlushMs] * 1'000'000;
   result.rings = static_cast<RingPlace>(values[options::kRings]);
   result.ring_bytes = std::bit_ceil(values[options::kRingBytes]);
+  result.max_bytes = values[options::kMaxBytes];
   result.command_line = values[options::kCommandLine] != 0;
   result.quiet = values[options::kQuiet] != 0;
   result.census.mode = static_cast<census::Mode>(values[options::kCensus]);

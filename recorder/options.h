@@ -23,6 +23,7 @@ struct Options {
   uint64_t flush_ns = 1'000'000'000;
   RingPlace rings = RingPlace::kAuto;
   uint64_t ring_bytes = uint64_t{1} << 20;
+  uint64_t max_bytes = uint64_t{2} << 30;
   bool command_line = true;
   bool quiet = false;
   census::CensusOptions census;

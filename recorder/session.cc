@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +34,9 @@ constexpr uint64_t kMostPatienceNs = 10'000'000'000;
 constexpr uint64_t kMostPatienceNs = 1'000'000'000;
 #endif
 constexpr uint64_t kShortestIntervalNs = 2'000'000;
+// While old windows are folded: bytes of the trace in one turn (a few milliseconds), and the pause after it.
+constexpr size_t kFoldBytes = size_t{64} << 10;
+constexpr uint64_t kFoldPauseNs = 1'000'000;
 
 uint64_t MemoryBytes() {
   return MappedPages();
@@ -116,6 +120,10 @@ bool Session::Open(std::span<const char* const> api_names) {
     memory_.RemoveFile();
     return false;
   }
+  writer_.SetRestartBytes(Bound() / 256);
+  if (void* place = MapPages(sizeof(Folding)); place != nullptr) {
+    folding_ = new (place) Folding(writer_, file_, SystemFileLayer(), Bound());
+  }
   census::Configure(options_.census);
   StartThread();
   // Attaches itself to a Python interpreter; a program may end before the writer thread first wakes.
@@ -134,6 +142,12 @@ void Session::LookAtModules() {
   if (facts.version == 0) return;
   writer_.AddInterpreter(facts.version, facts.free_threaded, facts.supported,
                          {facts.reason, strlen(facts.reason)});
+}
+
+uint64_t Session::Bound() const {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return options_.max_bytes;
+  return std::min<uint64_t>(options_.max_bytes, limit.rlim_cur);
 }
 
 void Session::StartThread() {
@@ -163,6 +177,10 @@ void Session::RunWriter() {
     drain_lock_.Acquire();
     LookAtModules();
     const int error = writer_.Drain(Writer::Order::kExact);
+    if (folding_ != nullptr) {
+      if (folding_->ready()) folding_->Complete();
+      if (error == 0) folding_->Begin();
+    }
     const uint32_t fullest = writer_.fullest();
     const uint64_t live_blocks = writer_.live_blocks();
     const uint64_t live_bytes = writer_.live_block_bytes();
@@ -177,6 +195,11 @@ void Session::RunWriter() {
       interval = std::min(interval * 2, options_.flush_ns);
     }
     interval = std::min(interval, options_.flush_ns);
+    // Without the lock: a thread that finds its ring full can drain it meanwhile.
+    if (folding_ != nullptr && folding_->running()) {
+      folding_->Work(kFoldBytes);
+      interval = std::min(interval, kFoldPauseNs);
+    }
   }
 }
 
@@ -220,6 +243,7 @@ void Session::Finish() {
   // Longer patience than elsewhere: this is the last chance.
   if (!drain_lock_.AcquireFor(10 * kMostPatienceNs)) return;
   finished_.store(true, std::memory_order_seq_cst);
+  if (folding_ != nullptr) folding_->Cancel();
   const int error = writer_.Finish();
   memory_.RemoveFile();
   if (!said_goodbye_) SayGoodbye(error);

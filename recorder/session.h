@@ -7,6 +7,7 @@
 #include <span>
 
 #include "recorder/file/trace_file.h"
+#include "recorder/fold/folding.h"
 #include "recorder/lock.h"
 #include "recorder/options.h"
 #include "recorder/rings/ring_memory.h"
@@ -59,6 +60,8 @@ class Session {
   [[noreturn]] void RunWriter();
   static void* WriterThread(void* session);
   void LookAtModules();
+  // GPUMEMTRACE_MAX_BYTES, or the limit on file sizes when that is less.
+  uint64_t Bound() const;
   void SayGoodbye(int error);
   const uint32_t* WakeWord() const { return reinterpret_cast<const uint32_t*>(&wake_); }
 
@@ -81,6 +84,8 @@ class Session {
   // Held by whoever uses the writer.
   Lock drain_lock_;
   Writer writer_;
+  // Made when the options are known.
+  Folding* folding_ = nullptr;
 
   Lock once_lock_;
   Array<uint64_t> notes_seen_;

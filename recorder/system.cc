@@ -36,6 +36,12 @@ int64_t Write(int fd, const void* data, size_t bytes) {
 int64_t Read(int fd, void* data, size_t bytes) {
   return Result(syscall(SYS_read, fd, data, bytes));
 }
+int64_t ReadAt(int fd, void* data, size_t bytes, uint64_t offset) {
+  return Result(syscall(SYS_pread64, fd, data, bytes, offset));
+}
+int Rename(const char* from, const char* to) {
+  return static_cast<int>(Result(syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to)));
+}
 int Truncate(int fd, uint64_t bytes) {
   return static_cast<int>(Result(syscall(SYS_ftruncate, fd, bytes)));
 }

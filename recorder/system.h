@@ -15,6 +15,9 @@ int Open(const char* path, int flags, mode_t mode);
 int Close(int fd);
 int64_t Write(int fd, const void* data, size_t bytes);
 int64_t Read(int fd, void* data, size_t bytes);
+// At an offset, without moving the descriptor's position.
+int64_t ReadAt(int fd, void* data, size_t bytes, uint64_t offset);
+int Rename(const char* from, const char* to);
 int Truncate(int fd, uint64_t bytes);
 int Allocate(int fd, uint64_t offset, uint64_t bytes);
 int Status(int fd, struct stat* status);

@@ -195,9 +195,15 @@ void Collector::Birth(const Change& change) {
   track.usage.Save(device.epoch);
   if (device.first_index == kNoIndex) device.first_index = change.index;
   freed_at_end_.clear();
-  usage.Birth(change.index, change.size);
-  track.usage.Birth(change.index, change.size);
-  See(change);
+  const bool counted = Counted(change);
+  if (counted) {
+    usage.CountedBirth(change.size);
+    track.usage.CountedBirth(change.size);
+  } else {
+    usage.Birth(change.index, change.size);
+    track.usage.Birth(change.index, change.size);
+    See(change);
+  }
 
   if (change.level == Level::kBlock && change.segment != kNoSlot) {
     const LiveSlot* segment = pools_.slot(change.segment);
@@ -215,17 +221,12 @@ void Collector::Birth(const Change& change) {
   if (change.level == Level::kBlock || change.level == Level::kSegment)
     device.last_birth_index = change.index;
   if (change.level == Level::kBlock) {
-    if (device.block_births++ == 0) {
-      // Until now segments stood for tensors.
-      device.recent = 0;
-      device.valley = 0;
-      device.past_peaks.clear();
-    }
+    device.CountBlockBirths(counted ? 0 : 1);
     device.blocks += change.size;
     total = device.blocks;
     Reserve(device, change, origin);
   } else if (change.level == Level::kSegment) {
-    ++device.segment_births;
+    device.segment_births += counted ? 0 : 1;
     if (ResidenceOf(change.level, change.space) == Residence::kManaged) {
       device.managed += change.size;
     } else {
@@ -250,7 +251,10 @@ void Collector::Birth(const Change& change) {
     peak.past.clear();
     ++device.epoch[which];
   }
-  if (change.level == Level::kBlock || device.block_births == 0) Recent(device, change, origin, total);
+  // Inside a folded window the sum of what was kept is no moment of the run.
+  if (!folded_ && (change.level == Level::kBlock || device.block_births == 0)) {
+    Recent(device, change, origin, total);
+  }
 }
 
 void Collector::Death(const Change& change) {
@@ -261,8 +265,13 @@ void Collector::Death(const Change& change) {
   Track& track = tracks_[place.track];
   usage.Save(device.epoch);
   track.usage.Save(device.epoch);
-  usage.Death(change.size);
-  track.usage.Death(change.size);
+  if (Counted(change)) {
+    usage.CountedDeath(change.size);
+    track.usage.CountedDeath(change.size);
+  } else {
+    usage.Death(change.size);
+    track.usage.Death(change.size);
+  }
   freed_at_end_.emplace_back(origin, change.size);
   pools_.Death(change);
   if ((change.flags & kChangeOtherDevice) != 0) Error(ErrorFinding::Kind::kOtherDeviceFree, change);
@@ -274,14 +283,16 @@ void Collector::Death(const Change& change) {
       device.reported_reserved = change.reported_reserved;
       device.reported_allocated = change.reported_allocated;
     }
-    device.timeline.Add(change.index, change.time_us, device.blocks, device.reported_reserved,
-                        device.last_reading.used);
+    if (!folded_) {
+      device.timeline.Add(change.index, change.time_us, device.blocks, device.reported_reserved,
+                          device.last_reading.used);
+    }
   } else if (change.level == Level::kSegment) {
     uint64_t& bytes =
         ResidenceOf(change.level, change.space) == Residence::kManaged ? device.managed : device.segments;
     bytes -= std::min(bytes, change.size);
     which = kSegmentPeak;
-    if (device.block_births == 0) {
+    if (device.block_births == 0 && !folded_) {
       device.timeline.Add(change.index, change.time_us, device.segments + device.managed, 0,
                           device.last_reading.used);
     }
@@ -293,7 +304,7 @@ void Collector::Death(const Change& change) {
     peak.past.push_back(
         {change.birth_index, change.birth_time_us, change.index, change.address, change.size, origin});
   }
-  if (change.level == Level::kBlock || device.block_births == 0) {
+  if (!folded_ && (change.level == Level::kBlock || device.block_births == 0)) {
     const uint64_t total = change.level == Level::kBlock ? device.blocks : device.segments + device.managed;
     // A peak is over when a twentieth of it is gone.
     if (device.recent != 0 && total < device.recent - device.recent / 20) FinishRecent(device);
@@ -482,15 +493,15 @@ void Collector::OnMark(const Ledger& ledger, const TraceMark& mark) {
     it->second.depth = at;
     it->second.first_number = mark.number;
   }
-  it->second.visits.Add(ledger.events(), mark.time_us);
-  it->second.last_index = ledger.events();
+  it->second.visits.Add(ledger.position(), mark.time_us);
+  it->second.last_index = ledger.position();
   it->second.last_time_us = mark.time_us;
 }
 
 void Collector::OnDeviceReading(const Ledger& ledger, const DeviceReading& reading) {
   DeviceState& device = Device(reading.device);
   Reading record;
-  record.index = ledger.events();
+  record.index = ledger.position();
   record.time_us = reading.time_us;
   record.used = reading.total - std::min(reading.total, reading.free);
   record.total = reading.total;

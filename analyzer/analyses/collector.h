@@ -71,6 +71,16 @@ struct DeviceState {
   // Device memory that fell away at the first launch of kernels, in all and by where they were launched.
   uint64_t launch_bytes = 0;
   std::vector<std::pair<OriginId, uint64_t>> launches;
+
+  // With the first block, segments stop standing for tensors, and the local maxima start anew.
+  void CountBlockBirths(uint64_t births) {
+    if (block_births == 0 && births != 0) {
+      recent = 0;
+      valley = 0;
+      past_peaks.clear();
+    }
+    block_births += births;
+  }
 };
 
 struct OutOfMemoryRecord {
@@ -115,6 +125,8 @@ class Collector : public LedgerObserver {
   void OnChanges(const Ledger& ledger, std::span<const Change> changes) override;
   void OnMark(const Ledger& ledger, const TraceMark& mark) override;
   void OnDeviceReading(const Ledger& ledger, const DeviceReading& reading) override;
+  void OnFoldedBegin(const Ledger& ledger, const FoldedWindow& window) override;
+  void OnFolded(const Ledger& ledger, const FoldedWindow& window) override;
   void OnGap(const Ledger&) override { ++gaps_; }
   void OnEnd(const Ledger& ledger) override;
 
@@ -147,6 +159,8 @@ class Collector : public LedgerObserver {
   uint64_t gaps() const { return gaps_; }
 
  private:
+  // The change is in the figures of the folded window that is being read.
+  bool Counted(const Change& change) const;
   void Birth(const Change& change);
   void Death(const Change& change);
   void Failure(const Change& change);
@@ -202,6 +216,8 @@ class Collector : public LedgerObserver {
   std::vector<std::pair<OriginId, uint64_t>> freed_at_end_;
   uint64_t change_count_ = 0;
   uint64_t gaps_ = 0;
+  // Between OnFoldedBegin and OnFolded.
+  bool folded_ = false;
   // A segment that was just made. When the next birth is a block in it, a caching allocator made it on behalf
   // of that block, and the program's line ran once, not twice.
   struct PendingSegment {

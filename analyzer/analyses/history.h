@@ -26,13 +26,26 @@ class History {
   void Birth(uint64_t index, uint64_t count, uint64_t bytes) {
     count_max_ = std::max(count_max_, count);
     bytes_max_ = std::max(bytes_max_, bytes);
-    if (++pending_ == stride_) Push(index, count, bytes);
+    if (++pending_ >= stride_) Push(index, count, bytes);
   }
 
   // `count` and `bytes` are what is left.
   void Death(uint64_t count, uint64_t bytes) {
     count_min_ = std::min(count_min_, count);
     bytes_min_ = std::min(bytes_min_, bytes);
+  }
+
+  // Many births and deaths at once, the last birth at `index`: fewest and most that were alive between, and
+  // what is left.
+  void Window(uint64_t index, uint64_t births, uint64_t least_count, uint64_t most_count, uint64_t least_bytes,
+              uint64_t most_bytes, uint64_t count, uint64_t bytes) {
+    count_min_ = std::min(count_min_, least_count);
+    bytes_min_ = std::min(bytes_min_, least_bytes);
+    if (births == 0) return;
+    count_max_ = std::max(count_max_, most_count);
+    bytes_max_ = std::max(bytes_max_, most_bytes);
+    pending_ = Clamp(uint64_t{pending_} + births);
+    if (pending_ >= stride_) Push(index, count, bytes);
   }
 
   const std::vector<Interval>& intervals() const { return intervals_; }

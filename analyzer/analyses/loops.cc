@@ -249,7 +249,102 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
   }
 }
 
+void Visits::AddMany(uint64_t count, Position first, Position last) {
+  for (uint64_t i = 0; i < count;) {
+    const uint64_t behind = count_ % stride_;
+    if (behind != 0) {
+      const uint64_t skip = std::min(count - i, stride_ - behind);
+      count_ += skip;
+      i += skip;
+      continue;
+    }
+    const double part = static_cast<double>(i) / static_cast<double>(count);
+    Add(first.index + static_cast<uint64_t>(part * static_cast<double>(last.index - first.index)),
+        first.time_us + static_cast<uint64_t>(part * static_cast<double>(last.time_us - first.time_us)));
+    ++i;
+  }
+}
+
+uint32_t LoopFinder::AddFolded(uint64_t first_index, uint64_t last_index, uint64_t first_time_us,
+                               uint64_t last_time_us) {
+  stretches_.push_back({{first_index, first_time_us},
+                        {std::max(first_index, last_index), std::max(first_time_us, last_time_us)}});
+  return static_cast<uint32_t>(stretches_.size() - 1);
+}
+
+void LoopFinder::SeeFolded(SiteId site, uint32_t stretch, uint64_t births) {
+  if (site >= leaf_of_site_.size()) leaf_of_site_.resize(site + site / 2 + 16, 0);
+  uint32_t leaf = leaf_of_site_[site];
+  if (leaf == 0) leaf = leaf_of_site_[site] = AddLeaf(site, 0);
+  std::vector<Seen>& seen = folded_[leaf];
+  // Several sites may be one stack here.
+  if (!seen.empty() && seen.back().stretch == stretch) {
+    seen.back().births += births;
+  } else {
+    seen.push_back({stretch, births});
+  }
+}
+
+Visits LoopFinder::Carried(const Visits& visits, const std::vector<Seen>& seen, uint64_t births) const {
+  Visits result;
+  const std::vector<Visits::Position>& positions = visits.positions();
+  size_t at = 0;
+  const auto take_until = [&](uint64_t index) {
+    for (; at < positions.size() && positions[at].index < index; ++at) {
+      const bool last = at + 1 == positions.size();
+      const uint64_t count = last ? visits.count() - at * visits.stride() : visits.stride();
+      result.AddMany(count, positions[at], last ? positions[at] : positions[at + 1]);
+    }
+  };
+  for (const Seen& one : seen) {
+    const Stretch& stretch = stretches_[one.stretch];
+    take_until(stretch.first.index);
+    const double times =
+        static_cast<double>(one.births) * static_cast<double>(visits.count()) / static_cast<double>(births);
+    result.AddMany(static_cast<uint64_t>(std::llround(times)), stretch.first, stretch.last);
+  }
+  take_until(UINT64_MAX);
+  return result;
+}
+
+void LoopFinder::CarryThroughFolded() {
+  if (stretches_.empty()) return;
+  // The best stack below each node: whose births an iteration are nearest to a whole number, and few.
+  struct Anchor {
+    uint32_t leaf = 0;
+    double misfit = 0;
+  };
+  std::vector<Anchor> strong(nodes_.size());
+  std::vector<Anchor> all(nodes_.size());
+  const auto offer = [](Anchor& anchor, uint32_t leaf, uint64_t births, const Visits& visits) {
+    if (visits.count() < kFewestIterations || births < visits.count()) return;
+    const double ratio = static_cast<double>(births) / static_cast<double>(visits.count());
+    const double misfit = std::abs(ratio - std::round(ratio)) / ratio + ratio * 1e-4;
+    if (anchor.leaf == 0 || misfit < anchor.misfit) anchor = {leaf, misfit};
+  };
+  for (const auto& [leaf, seen] : folded_) {
+    const uint64_t births = nodes_[leaf].births;
+    for (uint32_t at = leaf; at != 0; at = nodes_[at].parent) {
+      if (!nodes_[at].keeps_visits) continue;
+      offer(strong[at], leaf, births, nodes_[at].strong);
+      offer(all[at], leaf, births, nodes_[at].all);
+    }
+  }
+  for (uint32_t at = 1; at < nodes_.size(); ++at) {
+    Node& node = nodes_[at];
+    if (strong[at].leaf != 0) {
+      node.strong = Carried(node.strong, folded_[strong[at].leaf], nodes_[strong[at].leaf].births);
+      node.entries = std::max(node.entries, node.strong.count());
+    }
+    if (all[at].leaf != 0) node.all = Carried(node.all, folded_[all[at].leaf], nodes_[all[at].leaf].births);
+  }
+  for (const auto& [leaf, seen] : folded_) {
+    for (const Seen& one : seen) nodes_[leaf].births += one.births;
+  }
+}
+
 std::vector<LoopFinder::Candidate> LoopFinder::Candidates() {
+  CarryThroughFolded();
   std::vector<std::vector<uint32_t>> children(nodes_.size());
   std::vector<uint64_t> births(nodes_.size(), 0);
   std::vector<Candidate> result;

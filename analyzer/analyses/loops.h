@@ -33,6 +33,8 @@ class Visits {
       stride_ *= 2;
     }
   }
+  // So many of them, evenly spread over [first, last].
+  void AddMany(uint64_t count, Position first, Position last);
   uint64_t count() const { return count_; }
   uint64_t stride() const { return stride_; }
   const std::vector<Position>& positions() const { return positions_; }
@@ -60,6 +62,13 @@ class LoopFinder {
   // A kernel launch. A compiled program launches all its kernels from one native stack: the kernel tells them
   // apart, else three kernels would look like three repetitions.
   void SeeLaunch(SiteId site, uint64_t kernel, uint64_t index, uint64_t time_us);
+
+  // A stretch whose order is not known, only how often each stack came. Loops are carried on through it: by a
+  // stack that came equally often in every iteration elsewhere, so that its number tells the number of
+  // iterations. Returns the number of the stretch; they come in order.
+  uint32_t AddFolded(uint64_t first_index, uint64_t last_index, uint64_t first_time_us,
+                     uint64_t last_time_us);
+  void SeeFolded(SiteId site, uint32_t stretch, uint64_t births);
 
   struct Candidate {
     double score = 0;
@@ -110,6 +119,18 @@ class LoopFinder {
     node.all.Add(index, time_us);
   }
 
+  struct Stretch {
+    Visits::Position first;
+    Visits::Position last;
+  };
+  // Births of a stack in a stretch.
+  struct Seen {
+    uint32_t stretch;
+    uint64_t births;
+  };
+
+  void CarryThroughFolded();
+  Visits Carried(const Visits& visits, const std::vector<Seen>& seen, uint64_t births) const;
   uint32_t AddLeaf(SiteId site, uint64_t kernel);
   uint32_t Child(uint32_t parent, uint64_t key, FrameId frame, bool leaf);
   void Step(uint32_t leaf, uint64_t index, uint64_t time_us);
@@ -121,6 +142,8 @@ class LoopFinder {
   std::vector<Node> nodes_;  // 0 is none
   std::vector<uint32_t> leaf_of_site_;
   absl::flat_hash_map<std::pair<SiteId, uint64_t>, uint32_t> leaf_of_launch_;
+  std::vector<Stretch> stretches_;
+  absl::flat_hash_map<uint32_t, std::vector<Seen>> folded_;  // by leaf
   // Root and previous leaf of each thread.
   absl::flat_hash_map<ThreadId, uint32_t> roots_;
   std::vector<uint32_t> previous_;  // by root node; 0 for other nodes

@@ -56,6 +56,15 @@ struct Usage {
     if (bytes > most_bytes) most_bytes = bytes;
     history.Birth(index, ++count, bytes);
   }
+  // Of an event whose figures come with its folded window.
+  void CountedBirth(uint64_t size) {
+    bytes += size;
+    ++count;
+  }
+  void CountedDeath(uint64_t size) {
+    bytes -= size < bytes ? size : bytes;
+    if (count != 0) --count;
+  }
   void Death(uint64_t size) {
     bytes -= size < bytes ? size : bytes;
     if (count != 0) --count;

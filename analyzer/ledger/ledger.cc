@@ -231,6 +231,7 @@ void Ledger::OnEvents(std::span<const TraceEvent> events) {
   if (events.empty()) return;
   if (events_ == 0) first_time_us_ = events.front().time_us;
   events_ += events.size();
+  position_ = std::max(position_, events.back().index + 1);
   for (const TraceEvent& event : events) {
     const SiteInfo& site = model_.Site(event.site);
     if (IsBlock(event.kind)) {
@@ -251,16 +252,62 @@ void Ledger::Deliver() {
 }
 
 void Ledger::OnMark(const TraceMark& mark) {
+  if (folded_ != nullptr) position_ = std::max(position_, folded_->IndexAt(mark.sequence));
   for (LedgerObserver* observer : observers_) observer->OnMark(*this, mark);
 }
 
 void Ledger::OnDeviceReading(const DeviceReading& reading) {
+  if (folded_ != nullptr) position_ = std::max(position_, folded_->IndexAt(reading.sequence));
   Book(reading.device);
   for (LedgerObserver* observer : observers_) observer->OnDeviceReading(*this, reading);
 }
 
 void Ledger::OnContent(const Content& content) {
   for (LedgerObserver* observer : observers_) observer->OnContent(*this, content);
+}
+
+void Ledger::OnFoldedBegin(const FoldedWindow& window) {
+  Deliver();
+  folded_ = &window;
+  if (events_ == 0) first_time_us_ = window.first_time_us;
+  blocks_before_folded_ = BlockBirths();
+  for (LedgerObserver* observer : observers_) observer->OnFoldedBegin(*this, window);
+}
+
+void Ledger::OnFolded(const FoldedWindow& window) {
+  Deliver();
+  folded_ = nullptr;
+  position_ = std::max(position_, window.last_index + 1);
+  last_time_us_ = std::max(last_time_us_, window.last_time_us);
+  events_ += window.events_dropped;
+  folded_windows_ += window.windows;
+  folded_events_ += window.events_dropped;
+  folded_until_us_ = std::max(folded_until_us_, window.last_time_us);
+  const uint64_t blocks_kept = BlockBirths() - blocks_before_folded_;
+  uint64_t blocks = 0;
+  for (const FoldedStack& stack : window.stacks) {
+    const SiteInfo& site = model_.Site(stack.site);
+    if (IsBlock(site.kind)) blocks += stack.births;
+  }
+  // Each that is gone was a birth and a death.
+  if (blocks > blocks_kept) block_events_ += 2 * (blocks - blocks_kept);
+  for (const FoldedPeak& peak : window.peaks) {
+    if (!peak.blocks || window.totals_agreed + window.totals_disagreed == 0) continue;
+    SelfCheck& check = self_checks_[peak.device];
+    check.allocated_checked += window.totals_agreed + window.totals_disagreed;
+    check.allocated_disagree += window.totals_disagreed;
+    check.reported_allocated_peak = std::max(check.reported_allocated_peak, peak.bytes);
+    break;
+  }
+  for (LedgerObserver* observer : observers_) observer->OnFolded(*this, window);
+}
+
+uint64_t Ledger::BlockBirths() const {
+  uint64_t births = 0;
+  for (const std::unique_ptr<DeviceBook>& book : books_) {
+    births += book->levels[static_cast<size_t>(Level::kBlock)].births;
+  }
+  return births;
 }
 
 void Ledger::OnGap() {

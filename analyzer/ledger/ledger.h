@@ -196,6 +196,9 @@ class LedgerObserver {
   virtual void OnDeviceReading(const Ledger&, const DeviceReading&) {}
   // Every packet, before its events, for parts that the ledger does not interpret.
   virtual void OnContent(const Ledger&, const Content&) {}
+  // Around the events that a folded window has kept; see TraceSink.
+  virtual void OnFoldedBegin(const Ledger&, const FoldedWindow&) {}
+  virtual void OnFolded(const Ledger&, const FoldedWindow&) {}
   // A lost part of the trace lies here.
   virtual void OnGap(const Ledger&) {}
   // After the last event.
@@ -215,6 +218,8 @@ class Ledger : public TraceSink {
   void OnMark(const TraceMark& mark) override;
   void OnDeviceReading(const DeviceReading& reading) override;
   void OnContent(const Content& content) override;
+  void OnFoldedBegin(const FoldedWindow& window) override;
+  void OnFolded(const FoldedWindow& window) override;
   void OnGap() override;
   // Call once after ReadTrace.
   void Finish();
@@ -240,7 +245,14 @@ class Ledger : public TraceSink {
   const std::map<int32_t, SelfCheck>& self_checks() const { return self_checks_; }
   const Anomalies& anomalies() const { return anomalies_; }
 
+  // Events that were recorded and are not lost, those of folded windows included.
   uint64_t events() const { return events_; }
+  // Index of the event that comes next; inside a folded window an estimate by sequence numbers.
+  uint64_t position() const { return position_; }
+  // Stretches of the trace that were folded, and the events in them that are gone.
+  uint64_t folded_windows() const { return folded_windows_; }
+  uint64_t folded_events() const { return folded_events_; }
+  uint64_t folded_until_us() const { return folded_until_us_; }
   uint64_t block_events() const { return block_events_; }
   uint64_t first_time_us() const { return first_time_us_; }
   uint64_t last_time_us() const { return last_time_us_; }
@@ -317,6 +329,7 @@ class Ledger : public TraceSink {
   uint32_t ClaimSegments(DeviceBook& book, uint64_t start, uint64_t size);
   void CheckBlock(DeviceBook& book, const TraceEvent& event, uint64_t size_change);
   void Deliver();
+  uint64_t BlockBirths() const;
 
   const TraceModel& model_;
   std::vector<LedgerObserver*> observers_;
@@ -345,6 +358,13 @@ class Ledger : public TraceSink {
   Anomalies anomalies_;
   uint64_t events_ = 0;
   uint64_t block_events_ = 0;
+  uint64_t position_ = 0;
+  const FoldedWindow* folded_ = nullptr;
+  // Blocks born in the window that is being read.
+  uint64_t blocks_before_folded_ = 0;
+  uint64_t folded_windows_ = 0;
+  uint64_t folded_events_ = 0;
+  uint64_t folded_until_us_ = 0;
   uint64_t first_time_us_ = 0;
   uint64_t last_time_us_ = 0;
 };

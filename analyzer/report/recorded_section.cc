@@ -122,6 +122,13 @@ void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
   out.Field("events", absl::StrCat(FormatCount(ledger.events()), " (", FormatCount(ledger.block_events()),
                                    " of tensors, ", FormatCount(ledger.events() - ledger.block_events()),
                                    " of the driver)"));
+  if (ledger.folded_windows() != 0) {
+    out.Field("folded", absl::StrCat(FormatCount(ledger.folded_windows()), " old windows, ",
+                                     FormatCount(ledger.folded_events()),
+                                     " events only counted, to keep the trace within its bound"));
+    out.Field("", "exact in them: bytes and counts by stack, what outlived them, every window's peak");
+    out.Field("", "not exact in them: fragmentation, lesser peaks, where steps begin, reserved totals");
+  }
 }
 
 void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
@@ -169,6 +176,7 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
                             {"reason", Printable(interpreter.reason())}});
   }
   recorded["libraries_seen"] = LibrariesSeen(model);
+  out["folded"] = {{"windows", ledger.folded_windows()}, {"events", ledger.folded_events()}};
   out["events"] = {{"total", ledger.events()},
                    {"segments", ledger.events() - ledger.block_events()},
                    {"blocks", ledger.block_events()}};

@@ -75,8 +75,87 @@ void EventDecoder::Decode(const ReadyPacket& packet) {
   }
   std::stable_sort(interruptions_.begin(), interruptions_.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (content.has_folded() || in_folded_) BeginFolded(packet);
   if (content.has_events()) DecodeEvents(packet);
   Flush();
+  if (in_folded_) EndFolded(packet);
+}
+
+void EventDecoder::BeginFolded(const ReadyPacket& packet) {
+  const Folded& folded = packet.content().folded();
+  if (in_folded_ && (!packet.content().has_folded() || folded.begin())) {
+    // Its last part is lost, and with it what was counted.
+    Lost(folded_.last_index + 1 - std::min(next_index_, folded_.last_index + 1), packet.offset,
+         "a part of a folded window is missing");
+    next_index_ = std::max(next_index_, folded_.last_index + 1);
+    in_folded_ = false;
+    sink_.OnFolded(folded_);
+    sink_.OnGap();
+  }
+  if (!packet.content().has_folded() || in_folded_) return;
+  folded_ = {};
+  folded_.first_index = folded.first_index();
+  folded_.last_index = std::min(folded.last_index(), uint64_t{1} << 62);
+  folded_.first_time_us = folded.first_time_us();
+  folded_.last_time_us = folded.last_time_us();
+  folded_.first_sequence = folded.first_sequence();
+  folded_.last_sequence = folded.last_sequence();
+  if (folded_.last_index < folded_.first_index || folded_.first_index < next_index_) {
+    Lost(0, packet.offset, "a folded window lies where events were already read");
+    ++damage_.packets_lost;
+    return;
+  }
+  if (folded_.first_index > next_index_) {
+    Lost(folded_.first_index - next_index_, packet.offset, "events are missing");
+    sink_.OnGap();
+    next_index_ = folded_.first_index;
+  }
+  in_folded_ = true;
+  sink_.OnFoldedBegin(folded_);
+}
+
+void EventDecoder::EndFolded(const ReadyPacket& packet) {
+  const Folded& folded = packet.content().folded();
+  if (const FoldedStacks* stacks = packet.folded_stacks()) {
+    const auto at = [](const auto& list, int i) { return i < list.size() ? list[i] : 0; };
+    for (int i = 0; i < stacks->site_size(); ++i) {
+      const SiteId site = stacks->site(i);
+      if (site >= sites_.size() || sites_[site].kind == EventKind::kUnspecified) {
+        Lost(0, packet.offset, "a folded window refers to a definition that is missing");
+        break;
+      }
+      const uint64_t last_birth = at(stacks->last_birth(), i);
+      folded_.stacks.push_back({.site = site,
+                                .births = at(stacks->births(), i),
+                                .born_bytes = at(stacks->born_bytes(), i),
+                                .least_count = at(stacks->least_count(), i),
+                                .most_count = at(stacks->most_count(), i),
+                                .least_bytes = at(stacks->least_bytes(), i),
+                                .most_bytes = at(stacks->most_bytes(), i),
+                                .count = at(stacks->count(), i),
+                                .bytes = at(stacks->bytes(), i),
+                                .last_birth = last_birth == 0 || last_birth > folded_.last_index + 1
+                                                  ? 0
+                                                  : folded_.last_index + 1 - last_birth});
+    }
+  }
+  if (!folded.end()) return;
+  folded_.windows = folded.windows();
+  folded_.events = folded.events();
+  folded_.events_dropped = folded.events_dropped();
+  folded_.totals_agreed = folded.totals_agreed();
+  folded_.totals_disagreed = folded.totals_disagreed();
+  for (const gpumemtrace::FoldedPeak& peak : folded.peak()) {
+    folded_.peaks.push_back({.device = peak.device(),
+                             .blocks = peak.blocks(),
+                             .bytes = peak.bytes(),
+                             .index = peak.index(),
+                             .time_us = peak.time_us(),
+                             .least_bytes = peak.least_bytes()});
+  }
+  next_index_ = std::max(next_index_, folded_.last_index + 1);
+  in_folded_ = false;
+  sink_.OnFolded(folded_);
 }
 
 void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
@@ -91,6 +170,8 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
   VarintCursor argument_0_column = packet.Column(gpumemtrace::ARGUMENT_0);
   VarintCursor argument_1_column = packet.Column(gpumemtrace::ARGUMENT_1);
   VarintCursor size_column = packet.Column(gpumemtrace::SIZE);
+  VarintCursor index_column = packet.Column(gpumemtrace::INDEX);
+  const bool folded = in_folded_;
 
   const uint64_t count = events.count();
   // An overflow of the index would make every birth findable twice; no trace is that long.
@@ -98,7 +179,7 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
     Lost(count, packet.offset, "a packet repeats events that were already read");
     return;
   }
-  if (events.first_index() > next_index_) {
+  if (events.first_index() > next_index_ && !folded) {
     Lost(events.first_index() - next_index_, packet.offset, "events are missing");
     needs_restart_ = true;
     Flush();
@@ -137,6 +218,9 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
       site.last_argument[1] = 0;
     }
     TraceEvent& event = buffer_.emplace_back();
+    if (folded)
+      next_index_ +=
+          std::min(index_column.Next(), folded_.last_index - std::min(folded_.last_index, next_index_));
     event.index = next_index_++;
     event.site = id;
     event.kind = site.kind;
@@ -179,7 +263,8 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
                                                                      : 0;
       event.argument[0] = totals.allocated += change + allocated_column.NextZigzag();
       event.argument[1] = totals.reserved += reserved_column.NextZigzag();
-      event.totals_known = totals.known;
+      // What the events that are gone did to the sum is not known: the recorder has checked it.
+      event.totals_known = totals.known && !folded;
     } else {
       event.argument[0] = site.last_argument[0] += argument_0_column.NextZigzag();
       event.argument[1] = site.last_argument[1] += argument_1_column.NextZigzag();

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "analyzer/trace/birth_table.h"
+#include "analyzer/trace/folded.h"
 #include "analyzer/trace/model.h"
 #include "analyzer/trace/packet.h"
 #include "analyzer/trace/reader.h"
@@ -60,6 +61,9 @@ class EventDecoder {
   using Interruption = std::variant<TraceMark, DeviceReading>;
 
   void DecodeEvents(const ReadyPacket& packet);
+  // Before and after the events of a packet.
+  void BeginFolded(const ReadyPacket& packet);
+  void EndFolded(const ReadyPacket& packet);
   // Births by kind and address, for Append.
   void IndexBirths();
   void Lost(uint64_t events, uint64_t offset, const std::string& fault);
@@ -75,6 +79,10 @@ class EventDecoder {
   uint64_t next_index_ = 0;
   // Predictors are unknown until a packet that restarts them.
   bool needs_restart_ = false;
+
+  // The folded window that is being read.
+  bool in_folded_ = false;
+  FoldedWindow folded_;
 
   std::vector<TraceEvent> buffer_;
   // Of the packet being decoded, by sequence; interruptions_[next_interruption_…] are still to come.

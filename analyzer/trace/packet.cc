@@ -51,6 +51,7 @@ bool ReadyPacket::Load(std::span<const char> bytes) {
   arena_.Reset();
   content_ = google::protobuf::Arena::CreateMessage<Content>(&arena_);
   definitions_ = nullptr;
+  folded_stacks_ = nullptr;
   fault_.clear();
   for (RawColumn& column : columns_) column.present = false;
   if (!content_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
@@ -63,6 +64,15 @@ bool ReadyPacket::Load(std::span<const char> bytes) {
     definitions_ = google::protobuf::Arena::CreateMessage<Content>(&arena_);
     if (!definitions_->ParseFromArray(scratch_.data.data(), static_cast<int>(scratch_.bytes))) {
       fault_ = "the definitions are not a message of the schema";
+      return false;
+    }
+  }
+  if (content_->folded().has_stacks()) {
+    const Compressed& compressed = content_->folded().stacks();
+    if (!Decompress(compressed.codec(), compressed.raw_size(), compressed.data(), scratch_)) return false;
+    folded_stacks_ = google::protobuf::Arena::CreateMessage<FoldedStacks>(&arena_);
+    if (!folded_stacks_->ParseFromArray(scratch_.data.data(), static_cast<int>(scratch_.bytes))) {
+      fault_ = "the figures of a folded window are not a message of the schema";
       return false;
     }
   }

@@ -17,7 +17,7 @@ struct ZSTD_DCtx_s;
 
 namespace gpumemtrace::analyzer {
 
-constexpr int kColumnCount = gpumemtrace::SIZE + 1;
+constexpr int kColumnCount = gpumemtrace::INDEX + 1;
 // Readers refuse more than this after decompression (trace.proto).
 constexpr uint32_t kMaxRawBytes = 16u << 20;
 
@@ -34,6 +34,8 @@ class ReadyPacket {
   const Content& content() const { return *content_; }
   // Content with definitions to take before those of content(); null when there is none.
   const Content* definitions() const { return definitions_; }
+  // Figures of a folded window; null when there are none.
+  const FoldedStacks* folded_stacks() const { return folded_stacks_; }
   VarintCursor Column(ColumnId id) const;
   const std::string& fault() const { return fault_; }
 
@@ -53,6 +55,7 @@ class ReadyPacket {
   google::protobuf::Arena arena_;
   Content* content_ = nullptr;
   Content* definitions_ = nullptr;
+  FoldedStacks* folded_stacks_ = nullptr;
   std::array<RawColumn, kColumnCount> columns_;
   RawColumn scratch_;
   ZSTD_DCtx_s* zstd_;

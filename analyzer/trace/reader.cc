@@ -20,7 +20,7 @@ namespace gpumemtrace::analyzer {
 namespace {
 
 // The greatest Header.format_version that this reader understands.
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2;
 
 // Decodes packets one after another.
 class TraceAssembler {
@@ -47,7 +47,8 @@ class TraceAssembler {
       ++damage.packets_lost;
       return true;
     }
-    next_packet_ = content.packet_index() + 1;
+    // A folded window stands for more packets than it has.
+    next_packet_ = content.packet_index() + std::max<uint64_t>(1, content.folded().packets());
     ++result_.packets;
 
     uint64_t refused = 0;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "analyzer/trace/folded.h"
 #include "analyzer/trace/model.h"
 
 namespace gpumemtrace::analyzer {
@@ -25,6 +26,11 @@ class TraceSink {
   virtual void OnDeviceReading(const DeviceReading&) {}
   // Every packet, after its definitions and before its events, for parts that the reader does not interpret.
   virtual void OnContent(const Content&) {}
+  // From here to OnFolded only those events, marks and readings come that an old window has kept; only its
+  // bounds are known yet.
+  virtual void OnFoldedBegin(const FoldedWindow&) {}
+  // Its figures; they count all of its events, also those that came.
+  virtual void OnFolded(const FoldedWindow&) {}
   // A part of the trace is missing here: what was live before may have been freed in it.
   virtual void OnGap() {}
 };

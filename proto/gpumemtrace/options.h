@@ -47,6 +47,7 @@ enum Id : size_t {
   kFlushMs,
   kRings,
   kRingBytes,
+  kMaxBytes,
   kCommandLine,
   kQuiet,
   kCensus,
@@ -92,6 +93,11 @@ inline constexpr Option kOptions[kOptionCount] = {
      "which does not survive when the process is killed. auto takes the first that has room."},
     {"GPUMEMTRACE_RING_BYTES", Type::kBytes, "1M", "", uint64_t{256} << 10, uint64_t{64} << 20,
      "Bytes of memory for each thread's waiting events, rounded up to a power of two."},
+    {"GPUMEMTRACE_MAX_BYTES", Type::kBytes, "2G", "", uint64_t{1} << 20, uint64_t{1} << 50,
+     "Bytes that the trace may take on disk. Before it gets there the oldest part is folded: memory that was "
+     "allocated and freed within one of its windows is only counted by stack; everything that outlived its "
+     "window, every window's peak and all of the highest moment stay. Needs the permission to make a file "
+     "beside the trace."},
     {"GPUMEMTRACE_COMMAND_LINE", Type::kSwitch, "1", "", 0, 0,
      "0 leaves the program's arguments out of the trace."},
     {"GPUMEMTRACE_QUIET", Type::kSwitch, "0", "", 0, 0,

@@ -46,6 +46,16 @@ int FileLayer::DuplicateAbove(int fd, int lowest) {
   return sys::DuplicateAbove(fd, lowest);
 }
 
+int64_t FileLayer::ReadAt(int fd, void* data, size_t bytes, uint64_t offset) {
+  return sys::ReadAt(fd, data, bytes, offset);
+}
+int FileLayer::Rename(const char* from, const char* to) {
+  return sys::Rename(from, to);
+}
+int FileLayer::Unlink(const char* path) {
+  return sys::Unlink(path);
+}
+
 FileLayer& SystemFileLayer() {
   // Never destroyed: it is used after static destructors, too.
   alignas(FileLayer) static unsigned char memory[sizeof(FileLayer)];
@@ -135,12 +145,65 @@ int TraceFile::Append(std::span<const uint8_t> bytes) {
   return 0;
 }
 
-void TraceFile::Close() {
+bool TraceFile::IsOurs(int fd) const {
   struct stat status;
-  if (fd_ >= 0 && layer_.Status(fd_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) {
-    layer_.Close(fd_);
+  return layer_.Status(fd, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
+}
+
+int64_t TraceFile::ReadAt(uint64_t offset, std::span<uint8_t> out) const {
+  if (read_fd_ < 0 || !IsOurs(read_fd_)) {
+    const int fd = layer_.Open(path_, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0) return fd;
+    if (!IsOurs(fd)) {
+      layer_.Close(fd);
+      return -ESTALE;
+    }
+    const int high = layer_.DuplicateAbove(fd, HighDescriptor());
+    if (high >= 0) layer_.Close(fd);
+    read_fd_ = high >= 0 ? high : fd;
   }
-  fd_ = -1;
+  size_t done = 0;
+  while (done < out.size()) {
+    const int64_t got = layer_.ReadAt(read_fd_, out.data() + done, out.size() - done, offset + done);
+    if (got == -EINTR) continue;
+    if (got < 0) return got;
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return static_cast<int64_t>(done);
+}
+
+int TraceFile::ReplaceBy(TraceFile& newer) {
+  // Whether the name is still ours: what somebody else put there is not replaced.
+  const int named = layer_.Open(path_, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
+  if (named < 0) return named;
+  const bool ours = IsOurs(named);
+  layer_.Close(named);
+  if (!ours) return -ESTALE;
+  int error = newer.Verify();
+  if (error < 0 || (newer.torn_ && (error = newer.CutBack()) < 0)) return error;
+  error = layer_.Rename(newer.path_, path_);
+  if (error < 0) return error;
+  Close();
+  fd_ = newer.fd_;
+  device_ = newer.device_;
+  inode_ = newer.inode_;
+  size_ = newer.size_;
+  torn_ = false;
+  newer.fd_ = -1;
+  newer.Close();
+  return 0;
+}
+
+void TraceFile::Remove() {
+  Close();
+  if (path_[0] != '\0') layer_.Unlink(path_);
+}
+
+void TraceFile::Close() {
+  if (fd_ >= 0 && IsOurs(fd_)) layer_.Close(fd_);
+  if (read_fd_ >= 0 && IsOurs(read_fd_)) layer_.Close(read_fd_);
+  fd_ = read_fd_ = -1;
 }
 
 }  // namespace gpumemtrace::recorder

@@ -20,6 +20,9 @@ class FileLayer {
   virtual int Truncate(int fd, uint64_t bytes);
   virtual int Status(int fd, struct stat* status);
   virtual int DuplicateAbove(int fd, int lowest);
+  virtual int64_t ReadAt(int fd, void* data, size_t bytes, uint64_t offset);
+  virtual int Rename(const char* from, const char* to);
+  virtual int Unlink(const char* path);
 
   constexpr FileLayer() = default;
   virtual ~FileLayer() = default;
@@ -39,6 +42,14 @@ class TraceFile {
   // with signals blocked (sys::Undisturbed): SIGXFSZ may come.
   int Append(std::span<const uint8_t> bytes);
   void Close();
+  // Reads what was appended, through a descriptor of its own. Bytes read, fewer at the end of the file, or
+  // −errno. May run beside Append on another thread, not beside itself, ReplaceBy or Close.
+  int64_t ReadAt(uint64_t offset, std::span<uint8_t> out) const;
+  // Puts `newer` in our place: the name is ours, the content is its. Atomic for whoever opens the name, and
+  // nothing has changed after a failure. `newer` is closed afterwards.
+  int ReplaceBy(TraceFile& newer);
+  // Closes and removes it.
+  void Remove();
 
   const char* path() const { return path_; }
   // Bytes of the file that are good.
@@ -48,10 +59,12 @@ class TraceFile {
   // Makes fd_ the descriptor of our file, reopening it when the host closed it or took its number.
   int Verify();
   int CutBack();
+  bool IsOurs(int fd) const;
 
   FileLayer& layer_;
   char path_[4096] = "";
   int fd_ = -1;
+  mutable int read_fd_ = -1;
   dev_t device_ = 0;
   ino_t inode_ = 0;
   uint64_t size_ = 0;

@@ -146,6 +146,15 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   if (columns::HasLive(kind) && !failed) {
     known = live_.Take(columns::BirthOf(kind), event.address, event.sequence, &birth);
   }
+  const bool releases = kind == static_cast<uint32_t>(EventKind::kPhysicalRelease) && !failed;
+  LiveObject physical{};
+  if (known && birth.tag != 0) books_[birth.tag - 1].bytes -= birth.size;
+  if (releases &&
+      live_.Take(static_cast<uint32_t>(EventKind::kPhysicalCreate), event.address, event.sequence,
+                 &physical) &&
+      physical.tag != 0) {
+    books_[physical.tag - 1].bytes -= physical.size;
+  }
   if (kind == columns::kBlockFree) {
     // The size of its birth, or an entry of its own: see event_columns.h.
     key.size = 0;
@@ -159,8 +168,19 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
     if (!arguments_.Push({})) return false;
     site.arguments = static_cast<uint32_t>(arguments_.size());
   }
-  if (columns::BeginsObject(kind) && !failed) {
-    live_.Insert({event.address, next_index_, event.sequence, event.size, kind, 0});
+  const bool begins =
+      columns::BeginsObject(kind) || kind == static_cast<uint32_t>(EventKind::kPhysicalCreate);
+  if (begins && !failed) {
+    const uint32_t number = BookOf(key);
+    live_.Insert({event.address, next_index_, event.sequence, event.size, kind, number});
+    if (number != 0) {
+      Book& book = books_[number - 1];
+      book.bytes += event.size;
+      if (book.bytes > book.peak) {
+        book.peak = book.bytes;
+        book.peak_index = next_index_;
+      }
+    }
   }
 
   const uint64_t time = event.time_ns / 1000;
@@ -247,8 +267,34 @@ void EventEncoder::Finish(Compressor& compressor, ByteBuffer& out) {
                                message_.size());
 }
 
+uint32_t EventEncoder::BookOf(const SiteKey& key) {
+  const auto kind = static_cast<EventKind>(key.kind);
+  const bool blocks = kind == EventKind::kBlockAllocate;
+  if (!blocks && kind != EventKind::kAllocate && kind != EventKind::kPhysicalCreate) return 0;
+  const auto space = static_cast<Space>(key.space);
+  const bool host = !blocks && (space == Space::kPinnedHost || space == Space::kRegisteredHost ||
+                                space == Space::kHostPool);
+  const int32_t device = host ? -1 : key.device;
+  for (size_t i = 0; i < books_.size(); ++i) {
+    if (books_[i].device == device && books_[i].blocks == blocks) return static_cast<uint32_t>(i + 1);
+  }
+  return books_.Push({device, blocks, 0, 0, 0}) ? static_cast<uint32_t>(books_.size()) : 0;
+}
+
+void EventEncoder::HighestMoments(Array<uint64_t>& indices) const {
+  indices.Clear();
+  for (const Book& book : books_) {
+    if (book.peak != 0) indices.Push(book.peak_index);
+  }
+}
+
 void EventEncoder::Discard() {
   live_.ForgetFrom(first_index_);
+  // What is known to be alive is what counts from here on.
+  for (Book& book : books_) book.bytes = 0;
+  live_.ForEach([this](const LiveObject& object) {
+    if (object.tag != 0) books_[object.tag - 1].bytes += object.size;
+  });
   next_index_ = first_index_;
   count_ = 0;
 }

@@ -27,6 +27,8 @@ class EventEncoder {
   // Adds an event; false when it could not be encoded (memory): it is not in the packet then.
   bool Add(const ring_file::EventRecord& event, uint32_t thread);
   uint32_t count() const { return count_; }
+  // Index of the packet's first event.
+  uint64_t first_index() const { return first_index_; }
   // Bytes of all columns so far, before compression.
   size_t bytes() const;
   // Appends the serialized Events message of the packet; nothing when it has no events.
@@ -37,6 +39,10 @@ class EventEncoder {
   // Of BLOCK_* events so far.
   uint64_t live_blocks() const { return live_blocks_; }
   uint64_t live_block_bytes() const { return live_block_bytes_; }
+
+  // Indices of the events at which each device had most bytes so far, in blocks and in segments. Replaces
+  // `indices`.
+  void HighestMoments(Array<uint64_t>& indices) const;
 
  private:
   struct SiteKey {
@@ -81,6 +87,14 @@ class EventEncoder {
     uint64_t allocated;
     uint64_t reserved;
   };
+  // Bytes alive on one device, as blocks or as segments, as the analyzer adds them up.
+  struct Book {
+    int32_t device;
+    bool blocks;
+    uint64_t bytes;
+    uint64_t peak;
+    uint64_t peak_index;
+  };
   // Numbers of ColumnId in trace.proto.
   enum Column : uint32_t {
     kSite = 1,
@@ -97,6 +111,8 @@ class EventEncoder {
   };
 
   uint32_t FindSite(SiteKey key);
+  // Place of the book of such an object in books_ + 1; 0 = none.
+  uint32_t BookOf(const SiteKey& key);
   void DefineSite(uint32_t id, const SiteKey& key);
   bool TooManySizes(SiteKey key);
   void Put(Column column, uint64_t value) {
@@ -115,6 +131,7 @@ class EventEncoder {
   LiveTable live_;
   // By ordinal + 1.
   Array<DeviceTotals> devices_;
+  Array<Book> books_;
   uint64_t live_blocks_ = 0;
   uint64_t live_block_bytes_ = 0;
 

@@ -17,7 +17,8 @@ struct LiveObject {
   uint64_t size;
   // EventKind of that event; 0 = empty slot.
   uint32_t kind;
-  uint32_t reserved;
+  // For whoever inserts it.
+  uint32_t tag;
 };
 
 class LiveTable {
@@ -77,6 +78,13 @@ class LiveTable {
   }
 
   size_t size() const { return count_; }
+  template <typename Function>
+  void ForEach(Function function) const {
+    for (const LiveObject& object : slots_) {
+      if (object.kind != 0) function(object);
+    }
+    for (const LiveObject& object : displaced_) function(object);
+  }
 
  private:
   static constexpr size_t kMostDisplaced = 4096;

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <new>
 
-#include "recorder/file/crc32c.h"
 #include "recorder/memory/pages.h"
 #include "recorder/writer/fields.h"
+#include "recorder/writer/frame_packet.h"
 
 namespace gpumemtrace::recorder {
 namespace {
@@ -355,7 +355,8 @@ void Writer::Encode(Item& item) {
 }
 
 void Writer::BeginPacket() {
-  restart_ = restart_next_ || packets_since_restart_ >= kPacketsPerRestart;
+  restart_ = restart_next_ || packets_since_restart_ >= kPacketsPerRestart ||
+             (restart_bytes_ != 0 && context_.file.size() - restarted_at_ >= restart_bytes_);
   encoder_.Begin(restart_);
 }
 
@@ -438,17 +439,7 @@ int Writer::EndPacket(bool last) {
 }
 
 int Writer::FramePacket() {
-  // Trace.packet { crc32c, content }; the lengths are known, so it is put together by hand.
-  packet_.Clear();
-  scratch_.Clear();
-  ProtoWriter head(scratch_);
-  head.add_fixed32(fields::kPacketCrc32c, Crc32c(0, content_.data(), content_.size()));
-  scratch_.Push(fields::kPacketContent << 3 | 2);
-  scratch_.Varint(content_.size());
-  packet_.Push(fields::kTracePacket << 3 | 2);
-  packet_.Varint(scratch_.size() + content_.size());
-  packet_.Append(scratch_.data(), scratch_.size());
-  packet_.Append(content_.data(), content_.size());
+  recorder::FramePacket(content_, scratch_, packet_);
   if (packet_.failed() || content_.failed() || others_.failed() || marks_.failed() || definitions_.failed() ||
       names_.failed()) {
     last_error_ = ENOMEM;
@@ -460,12 +451,19 @@ int Writer::FramePacket() {
 
 int Writer::WritePacket() {
   if (packet_.empty()) return -ENOMEM;
+  const uint64_t offset = context_.file.size();
   const int error = context_.file.Append(packet_.span());
   if (error < 0) {
     last_error_ = -error;
     return error;
   }
   waiting_ = false;
+  if (groups_.empty()) groups_.Push({offset, packet_index_, 0, 0, 0});
+  if (encoder_.count() != 0 && restart_) {
+    // Without memory the group before goes on.
+    groups_.Push({offset, packet_index_, encoder_.first_index(), 0, 0});
+    restarted_at_ = offset;
+  }
   ++packet_index_;
   events_written_ += encoder_.count();
   if (encoder_.count() != 0) {
@@ -482,6 +480,21 @@ int Writer::WritePacket() {
   for (RingState* state : states_) state->written = state->position;
   Settle();
   return 0;
+}
+
+bool Writer::Replaced(const Array<TraceGroup>& folded, size_t kept, uint64_t old_offset,
+                      uint64_t new_offset) {
+  Array<TraceGroup> groups;
+  bool known = groups.Append(folded.data(), folded.size());
+  for (size_t i = kept; i < groups_.size() && known; ++i) {
+    TraceGroup group = groups_[i];
+    group.offset = group.offset - old_offset + new_offset;
+    known = groups.Push(group);
+  }
+  restarted_at_ = restarted_at_ - old_offset + new_offset;
+  if (!known) groups.Clear();
+  groups_.Swap(groups);
+  return known;
 }
 
 void Writer::Settle() {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "recorder/file/trace_file.h"
+#include "recorder/fold/folder.h"
 #include "recorder/memory/array.h"
 #include "recorder/rings/ring_table.h"
 #include "recorder/writer/byte_buffer.h"
@@ -43,6 +44,9 @@ class Writer {
   };
   explicit Writer(const Context& context);
 
+  // Predictors begin anew at least so often, so that the trace can be folded in pieces; 0 = no such need.
+  void SetRestartBytes(uint64_t bytes) { restart_bytes_ = bytes; }
+
   // Writes the first packet; `header` is a serialized Header. 0 or −errno.
   int Start(std::span<const uint8_t> header);
 
@@ -68,6 +72,14 @@ class Writer {
   uint64_t live_block_bytes() const { return encoder_.live_block_bytes(); }
   // Bytes in the fullest ring when the last drain began, in 1/256 of its capacity.
   uint32_t fullest() const { return fullest_; }
+
+  // For folding: where the trace can be cut, and the events whose surroundings must stay.
+  const Array<TraceGroup>& groups() const { return groups_; }
+  void HighestMoments(Array<uint64_t>& indices) const { encoder_.HighestMoments(indices); }
+  // The file has become another one: the groups before `kept` are now `folded`, and what was at `old_offset`
+  // is at `new_offset`. False without memory: the groups are unknown then, and nothing can be folded any
+  // more.
+  bool Replaced(const Array<TraceGroup>& folded, size_t kept, uint64_t old_offset, uint64_t new_offset);
 
  private:
   // A record with a sequence number.
@@ -172,6 +184,9 @@ class Writer {
   bool restart_ = true;
   bool restart_next_ = true;
   uint32_t packets_since_restart_ = 0;
+  uint64_t restarted_at_ = 0;
+  uint64_t restart_bytes_ = 0;
+  Array<TraceGroup> groups_;
   uint64_t packet_index_ = 0;
   uint64_t events_written_ = 0;
   uint64_t last_statistics_ns_ = 0;
