@@ -1,9 +1,9 @@
 // A growing array in mapped pages: takes nothing from the host's heap and gives everything back at the end.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
+
+#include "recorder/memory/pages.h"
 
 namespace gpumemtrace::recorder::census {
 
@@ -19,8 +19,8 @@ class Pages {
   bool Reset(size_t count) {
     Release();
     const size_t bytes = (count == 0 ? 1 : count) * sizeof(T);
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return false;
+    void* memory = MapPages(bytes);
+    if (memory == nullptr) return false;
     data_ = static_cast<T*>(memory);
     capacity_ = count == 0 ? 1 : count;
     return true;
@@ -52,15 +52,15 @@ class Pages {
 
   bool Grow() {
     if (data_ == nullptr) return Reset(kFirst);
-    void* memory = mremap(data_, capacity_ * sizeof(T), 2 * capacity_ * sizeof(T), MREMAP_MAYMOVE);
-    if (memory == MAP_FAILED) return false;
+    void* memory = RemapPages(data_, capacity_ * sizeof(T), 2 * capacity_ * sizeof(T));
+    if (memory == nullptr) return false;
     data_ = static_cast<T*>(memory);
     capacity_ *= 2;
     return true;
   }
 
   void Release() {
-    if (data_ != nullptr) munmap(data_, capacity_ * sizeof(T));
+    UnmapPages(data_, capacity_ * sizeof(T));
     data_ = nullptr;
     size_ = capacity_ = 0;
   }

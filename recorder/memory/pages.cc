@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 
 namespace gpumemtrace::recorder {
 namespace {
@@ -12,6 +14,20 @@ std::atomic<size_t> g_mapped{0};
 
 size_t RoundUp(size_t bytes) {
   return (bytes + kPage - 1) & ~(kPage - 1);
+}
+
+void* Remap(void* pages, size_t old_bytes, size_t new_bytes) {
+#if defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer hears of mmap but not of mremap, and would blame what lay at the new address before: the
+  // stack of a thread that is gone, say.
+  void* moved = mmap(nullptr, new_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (moved == MAP_FAILED) return moved;
+  memcpy(moved, pages, std::min(old_bytes, new_bytes));
+  munmap(pages, old_bytes);
+  return moved;
+#else
+  return mremap(pages, old_bytes, new_bytes, MREMAP_MAYMOVE);
+#endif
 }
 
 }  // namespace
@@ -29,7 +45,7 @@ void* RemapPages(void* pages, size_t old_bytes, size_t new_bytes) {
   if (new_bytes == 0 || new_bytes > SIZE_MAX / 2) return nullptr;
   old_bytes = RoundUp(old_bytes);
   new_bytes = RoundUp(new_bytes);
-  void* moved = mremap(pages, old_bytes, new_bytes, MREMAP_MAYMOVE);
+  void* moved = Remap(pages, old_bytes, new_bytes);
   if (moved == MAP_FAILED) return nullptr;
   g_mapped.fetch_add(new_bytes - old_bytes, std::memory_order_relaxed);
   return moved;
