@@ -3,6 +3,7 @@ traces are complete."""
 
 import os
 import signal
+import subprocess
 import unittest
 
 import harness
@@ -235,6 +236,34 @@ class Loading(Base):
 
     def test_second_preload_after_ours(self):
         self.second_preload(("shim", SECOND))
+
+    def test_other_malloc_before_ours(self):
+        self.other_malloc(lambda library: (library, "shim"))
+
+    def test_other_malloc_after_ours(self):
+        self.other_malloc(lambda library: ("shim", library))
+
+    @unittest.skipIf(SANITIZED, "a sanitizer brings its own malloc")
+    def other_malloc(self, order):
+        """jemalloc and tcmalloc as most jobs use them: preloaded."""
+        known = subprocess.run(["ldconfig", "-p"], stdout=subprocess.PIPE,
+                               env={"PATH": os.environ.get("PATH", "") + ":/sbin:/usr/sbin"}).stdout.decode()
+        libraries = {}
+        for name in ("libjemalloc.so", "libtcmalloc_minimal.so"):
+            for line in known.splitlines():
+                if line.strip().startswith(name):
+                    libraries.setdefault(name, line.split("=> ")[1].strip())
+        for name, library in libraries.items():
+            for case in ("all_at_once", "thread_local_destructors", "fork_storm"):
+                with self.subTest(library=name, case=case):
+                    self.setUp()
+                    result = self.case(case, preload=order(library))
+                    for trace in result.traces():
+                        self.assertEqual(harness.losses(self.analyze(trace)), 0)
+                    if case == "all_at_once":
+                        self.assertEqual(self.live(self.one_report(result), "segments")[1], 64)
+        if not libraries:
+            self.skipTest("neither libjemalloc nor libtcmalloc_minimal is installed (scripts/setup.sh tries)")
 
     def second_preload(self, preload):
         result = self.case("all_at_once", preload=preload)
