@@ -61,6 +61,7 @@ class Threads(Base):
     def test_thread_local_destructors(self):
         self.check_empty("thread_local_destructors", events=20 * 8 * 4)
 
+    @unittest.skipIf(THREAD_SANITIZED, "ThreadSanitizer has dropped its state of the thread by then")
     def test_thread_key_destructors(self):
         self.check_empty("thread_key_destructors", events=100 * 8)
 
@@ -268,6 +269,7 @@ class Loading(Base):
         if not libraries:
             self.skipTest("neither libjemalloc nor libtcmalloc_minimal is installed (scripts/setup.sh tries)")
 
+    @unittest.skipIf(THREAD_SANITIZED, "ThreadSanitizer's runtime and that preload do not get on, without us either")
     def second_preload(self, preload):
         result = self.case("all_at_once", preload=preload)
         self.assertIn("second preload saw", result.out)
