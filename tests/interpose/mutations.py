@@ -20,12 +20,12 @@ BY_NAME_ALONE = ("interpose/driver/resolver.cc", "  const ElfImage driver = Imag
                  "  if (returned != nullptr) {\n    return by_name;\n  }\n  const ElfImage driver = ImageOf(returned);")
 
 # (pitfall, tests, [(file, text, what stands there without the fix)]). A test is a regular expression for ctest, or
-# end_to_end/FILE:NAME. The text must occur exactly once, or, with a number after it, its first occurrences are changed.
+# end_to_end/FILE:NAME. The text must occur exactly once.
 MUTATIONS = [
     ("a null status", ["Doors.GetProcAddressToleratesANullStatusAndTheEmptyName"],
      [("interpose/driver/resolver.cc",
-       "const Result result = call(name, function, version, flags, status);\n  if (result == 0) {",
-       "const Result result = call(name, function, version, flags, status);\n  if (*status == 0) {")]),
+       "int* status) {\n  const Result result = call(name, function, version, flags, status);\n  if (result == 0) {",
+       "int* status) {\n  const Result result = call(name, function, version, flags, status);\n  if (*status == 0) {")]),
     ("one name, several ABIs", ["Doors.GetProcAddressHonorsTheVersion"],
      [BY_NAME_ALONE, ("interpose/hook_table.cc", "if (since > version ||", "if ((since > version && version < 0) ||")]),
     ("the per-thread-stream flag", ["Doors.GetProcAddressHonorsThePerThreadStreamFlag"],
