@@ -50,7 +50,7 @@ MUTATIONS = [
        "  return HookId::kCount;")]),
     ("the first look-up of a sanitizer", ["end_to_end/edge_cases:Loading.test_the_first_look_up_of_a_sanitized_program"],
      [("interpose/original.cc", 'next_dlsym("dlsym", &NextLoaderFunction)', 'next_dlsym("dlsym", &NextDefinition)')]),
-    ("a failing look-up succeeds", ["WithoutCuda.LookUpsStillFail", "end_to_end/edge_cases:Loading.test_failing_lookups"],
+    ("a failing look-up succeeds", ["WithoutCuda.LookUpsStillFail", "end_to_end/edge_cases:Interfaces.test_process_without_cuda"],
      [("interpose/loader.cc", "  return {look_up(RTLD_NEXT), nullptr};", "  return {found, nullptr};")]),
     ("RTLD_DEEPBIND", ["OutOfReach.DeepBoundReferencesArePatched"],
      [("interpose/loader.cc", "(mode & RTLD_DEEPBIND) != 0 && (mode", "(mode & RTLD_DEEPBIND) < 0 && (mode")]),
