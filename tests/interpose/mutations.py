@@ -86,10 +86,12 @@ MUTATIONS = [
     ("out-parameters after a failure", ["Memory.FailuresAreRecordedWithTheirResult"],
      [("interpose/driver/wrappers.h", "  return result == 0 && out != nullptr ? *out : 0;",
        "  return result >= 0 && out != nullptr ? *out : 0;")]),
-    ("children write the parent's trace", ["end_to_end/edge_cases:Processes.test_fork_after_cuda"],
+    ("children write the parent's trace", ["end_to_end/edge_cases:Processes.test_fork_after_cuda", "end_to_end/edge_cases:Processes.test_fork_storm"],
      [("recorder/recorder.cc", "void ResetInChild() {\n", "void ResetInChild() {\n  if (getpid() > 0) {\n    return;\n  }\n")]),
     ("nothing left after _exit or a signal", ["end_to_end/edge_cases:Ends.test__exit", "end_to_end/edge_cases:Ends.test_sigkill"],
-     [("recorder/rings/ring_memory.cc", "MAP_SHARED | MAP_POPULATE, fd,", "MAP_PRIVATE | MAP_POPULATE, fd,")]),
+     # After _exit there are two: the trace is finished, and the rings are in a file.
+     [("recorder/rings/ring_memory.cc", "MAP_SHARED | MAP_POPULATE, fd,", "MAP_PRIVATE | MAP_POPULATE, fd,"),
+      ("interpose/exit.cc", "  if (!OnSignalStack()) {", "  if (!OnSignalStack() && status > 255) {")]),
 ]
 
 
