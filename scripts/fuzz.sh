@@ -12,7 +12,7 @@ if [ -z "$clang" ]; then
 fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DCMAKE_CXX_COMPILER="$clang" \
-  -DCMAKE_C_COMPILER="$(echo "$clang" | sed 's/clang++/clang/')" -DGPUMEMTRACE_FUZZ=ON \
+  -DCMAKE_C_COMPILER="$(echo "$clang" | sed 's/clang++/clang/')" -DGPUMEMTRACE_FUZZ=ON -DGPUMEMTRACE_UNITY=ON \
   -DGPUMEMTRACE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
 ninja -C "$build" fuzz_seeds reader_fuzzer ring_fuzzer
 "$build/tests/fuzz/fuzz_seeds" "$build/seeds/reader" "$build/seeds/ring"

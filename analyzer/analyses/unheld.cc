@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "analyzer/symbols/names.h"
+
 namespace gpumemtrace::analyzer {
 namespace {
 
@@ -28,10 +30,6 @@ constexpr Sign kSigns[] = {
     {"CUDAGeneratorState", "the state of a random number generator", true},
     {"CUDAGraph", "memory of a captured CUDA graph", false},
 };
-
-bool Contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 // PyTorch's own code that shares memory with another process was seen on a stack, or a driver call that does.
 bool SharesMemory(const TraceModel& model) {

@@ -80,7 +80,7 @@ std::string FormatWallTime(absl::Time time, const char* format) {
   return absl::FormatTime(format, time, absl::UTCTimeZone());
 }
 
-void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
+void RecordedText(const AnalyzedTrace& trace, int, TextWriter& out) {
   const TraceModel& model = trace.model;
   const Header& header = model.header;
   const Ledger& ledger = trace.ledger;
@@ -131,7 +131,7 @@ void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
   }
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void RecordedJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const TraceModel& model = trace.model;
   const Header& header = model.header;
   const Ledger& ledger = trace.ledger;
@@ -184,6 +184,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kRecordedSection = {"recorded", Text, Json};
+const Section kRecordedSection = {"recorded", RecordedText, RecordedJson};
 
 }  // namespace gpumemtrace::analyzer

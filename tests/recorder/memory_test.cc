@@ -28,7 +28,7 @@ size_t ResidentBytes() {
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-constexpr uint64_t kThreads = 16;
+constexpr uint64_t kWorkers = 16;
 constexpr uint64_t kStacks = 100000;
 
 // Stack `i` has 35 native and 20 Python frames; like stacks of one program, it shares its outer frames with
@@ -65,14 +65,14 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
   const size_t before = ResidentBytes();
   WriterBench bench(recorder::RingPlace::kSharedMemory, recorder::SystemFileLayer(), uint64_t{1} << 20);
   std::vector<recorder::ThreadSlot*> slots;
-  for (uint64_t i = 0; i < kThreads; ++i) slots.push_back(&bench.NewThread(1000 + i, "worker"));
+  for (uint64_t i = 0; i < kWorkers; ++i) slots.push_back(&bench.NewThread(1000 + i, "worker"));
   uint64_t sequence = 0;
-  std::vector<uint64_t> next(kThreads);
+  std::vector<uint64_t> next(kWorkers);
   const auto record_events = [&](uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t t = i % kThreads;
+      const uint64_t t = i % kWorkers;
       // Each stack belongs to one thread and allocates one size.
-      const uint64_t stack = 1 + t + kThreads * (next[t] % (kStacks / kThreads));
+      const uint64_t stack = 1 + t + kWorkers * (next[t] % (kStacks / kThreads));
       recorder::Event event = WorkloadEvent(t, next[t]++);
       event.api = 0;
       event.sequence = ++sequence;
@@ -86,7 +86,7 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
     }
   };
   for (uint64_t i = 0; i < kStacks; ++i) {
-    DefineStack(bench, *slots[i % kThreads], i);
+    DefineStack(bench, *slots[i % kWorkers], i);
     record_events(1);
     if (HasFatalFailure()) return;
   }
@@ -115,7 +115,7 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
   EXPECT_LE(after_third, size_t{64} << 20);
   EXPECT_LE(after_third, after_second + (size_t{1} << 20));
   printf("%zu KiB for %llu threads and %llu stacks, %zu KiB after a million events\n", after_first >> 10,
-         static_cast<unsigned long long>(kThreads), static_cast<unsigned long long>(kStacks),
+         static_cast<unsigned long long>(kWorkers), static_cast<unsigned long long>(kStacks),
          after_third >> 10);
   ASSERT_EQ(bench.writer->Finish(), 0);
 }
