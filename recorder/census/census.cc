@@ -118,6 +118,7 @@ PyMethod failed_method = {"_native_failed", Failed, kOneArgument, nullptr};
 PyMethod resident_method = {"_native_resident", Resident, kOneArgument, nullptr};
 PyMethod select_method = {"_native_select", SelectObjects, kOneArgument, nullptr};
 PyMethod walk_method = {"_native_walk", WalkHeap, kOneArgument, nullptr};
+PyMethod hidden_method = {"_native_hidden", HiddenObjects, kOneArgument, nullptr};
 
 // Stores a new reference under `name`; false when it is null or could not be stored.
 bool Put(PyObject* dict, const char* name, PyObject* value) {
@@ -127,11 +128,12 @@ bool Put(PyObject* dict, const char* name, PyObject* value) {
   return stored;
 }
 
-// Without these two the census walks in Python.
+// Without these the census walks in Python.
 bool PutHeap(PyObject* dict) {
   if (!PrepareHeap(api)) return true;
   return Put(dict, "_native_select", api.cfunction_new(&select_method, nullptr, nullptr)) &&
-         Put(dict, "_native_walk", api.cfunction_new(&walk_method, nullptr, nullptr));
+         Put(dict, "_native_walk", api.cfunction_new(&walk_method, nullptr, nullptr)) &&
+         Put(dict, "_native_hidden", api.cfunction_new(&hidden_method, nullptr, nullptr));
 }
 
 PyObject* SourceList() {

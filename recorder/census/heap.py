@@ -87,6 +87,35 @@ def walk_heap(roots, values, wanted, excluded, objects, walk_deadline, chain_dea
     return tree
 
 
+def hidden_objects(roots, objects, excluded, deadline):
+    """(list, complete): what roots and objects lead to and is in neither list. gc.get_objects() leaves out what
+    gc.freeze() moved aside (measured: 3.8 to 3.13)."""
+    native = globals().get('_native_hidden', None)
+    if native is not None:
+        hidden, complete = native((roots, objects, excluded, deadline - time.monotonic()))
+        return hidden, complete == 1
+    seen = set(map(id, excluded))
+    level = []
+    for container in (roots, objects):
+        for value in container:
+            if id(value) not in seen:
+                seen.add(id(value))
+                level.append(value)
+    hidden = []
+    while level:
+        following = []
+        for start in range(0, len(level), CHUNK):
+            if time.monotonic() > deadline:
+                return hidden, False
+            for value in filter(gc.is_tracked, gc.get_referents(*level[start:start + CHUNK])):
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    following.append(value)
+        hidden += following
+        level = following
+    return hidden, True
+
+
 def _fill_tree(tree, walk, wanted):
     parents = walk.parents(walk.found)
     places = {}
