@@ -72,7 +72,7 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t t = i % kWorkers;
       // Each stack belongs to one thread and allocates one size.
-      const uint64_t stack = 1 + t + kWorkers * (next[t] % (kStacks / kThreads));
+      const uint64_t stack = 1 + t + kWorkers * (next[t] % (kStacks / kWorkers));
       recorder::Event event = WorkloadEvent(t, next[t]++);
       event.api = 0;
       event.sequence = ++sequence;
