@@ -445,6 +445,15 @@ bool FoldWindow::AddEvents(const EventColumns& events, bool folded, bool copy) {
   return dropped_ < (size_t{1} << 15) || dropped_ * 2 < kept_.size() || Compact();
 }
 
+void FoldWindow::GiveUp() {
+  for (const Kept& event : kept_) {
+    if (event.dropped) continue;
+    if (Live* live = FindLive(event.index)) live->kept = 0;
+  }
+  kept_.Clear();
+  dropped_ = 0;
+}
+
 bool FoldWindow::Compact() {
   if (dropped_ == 0) return true;
   size_t out = 0;
@@ -667,10 +676,15 @@ bool FoldWindow::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
     const Kept& event = kept_[*from];
     if (event.dropped) continue;
     Site& site = sites_[event.site];
-    if (site.written_epoch != written_epoch_) {
-      site.written_epoch = written_epoch_;
-      site.written_address = site.written_size = 0;
-      site.written_argument[0] = site.written_argument[1] = 0;
+    if (site.written == 0) {
+      // Without memory the events do not end, and the stretch is copied: see Folder::EndStep.
+      if (!written_.Push({})) return false;
+      site.written = static_cast<uint32_t>(written_.size());
+    }
+    Written& written = written_[site.written - 1];
+    if (written.epoch != written_epoch_) {
+      written = {};
+      written.epoch = written_epoch_;
     }
     put(kSite, event.site);
     put(kIndex, event.index - index - 1);
@@ -684,12 +698,12 @@ bool FoldWindow::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
     if (has_live) put(kLive, known ? event.index - event.birth : 0);
     if (columns::HasAddress(site.kind) || (has_live && !known)) {
       const uint64_t address = event.address >> site.shift;
-      put(kAddress, ZigZag(static_cast<int64_t>(address - site.written_address)));
-      site.written_address = address;
+      put(kAddress, ZigZag(static_cast<int64_t>(address - written.address)));
+      written.address = address;
     }
     if (site.size_varies || (site.kind == columns::kBlockFree && !known)) {
-      put(kSize, ZigZag(static_cast<int64_t>(event.size - site.written_size)));
-      site.written_size = event.size;
+      put(kSize, ZigZag(static_cast<int64_t>(event.size - written.size)));
+      written.size = event.size;
     }
     if (columns::HasTotals(site.kind)) {
       Device* device = DeviceOf(site.device);
@@ -707,8 +721,8 @@ bool FoldWindow::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
     } else {
       for (unsigned i = 0; i < 2; ++i) {
         put(i == 0 ? kArgument0 : kArgument1,
-            ZigZag(static_cast<int64_t>(event.argument[i] - site.written_argument[i])));
-        site.written_argument[i] = event.argument[i];
+            ZigZag(static_cast<int64_t>(event.argument[i] - written.argument[i])));
+        written.argument[i] = event.argument[i];
       }
     }
     ++count;
@@ -736,15 +750,8 @@ bool FoldWindow::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
 }
 
 void FoldWindow::Next() {
-  Compact();
   // What they made is in an earlier window from now on.
-  for (const Kept& event : kept_) {
-    const Site& site = sites_[event.site];
-    if (!columns::BeginsObject(site.kind) || site.failed) continue;
-    if (Live* live = FindLive(event.index)) live->kept = 0;
-  }
-  kept_.Clear();
-  dropped_ = 0;
+  GiveUp();
   touched_.Clear();
   ++window_;
   for (Book& book : books_) book.touched = false;
