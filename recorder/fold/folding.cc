@@ -64,7 +64,8 @@ void Folding::Begin() {
   keep_from_ = keep_from;
   size_ = begun_at_ = size;
   // A trace that is too large already may still grow while it is made smaller.
-  limit_ = std::max(Half(), size + Growth() / 2);
+  // The last packet may reach beyond the limit.
+  limit_ = std::max(Half() - Growth() / 8, size + Growth() / 2);
   busy_.store(true, std::memory_order_relaxed);
   Array<uint64_t> peaks;
   writer_.HighestMoments(peaks);
