@@ -112,7 +112,9 @@ class _Taking:
 
     def _run(self):
         # Locals come first: until 3.12 reading them makes dictionaries that must not be in `objects`.
-        frames = thread_frames(globals())
+        frames, complete = thread_frames(globals())
+        if not complete:
+            self._partly('there are subinterpreters: locals of other threads were not read')
         note_running_names(frames)
         running = {id(frame) for _, frame in frames}
         self._note_locals(frames)
@@ -226,6 +228,8 @@ class _Taking:
                 known = roles.role.get(id(tensor.object), None)
                 if known is not None:
                     tensor.role, tensor.name, tensor.owner = known
+                elif id(tensor.object) in roles.trained:
+                    tensor.role = ROLE_PARAMETER  # of a program without modules
                 elif tensor.grad_fn:
                     tensor.role = ROLE_ACTIVATION
         return roles

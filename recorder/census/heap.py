@@ -265,14 +265,21 @@ class Walk:
 
 
 def thread_frames(own_globals):
-    """[(thread ident, frame)] of every Python frame that runs, innermost first, the census's own left out."""
+    """([(thread ident, frame)], all): every Python frame that runs, innermost first, the census's own left out. Only
+    those of this thread when there are subinterpreters (see Frames in census.cc)."""
     result = []
-    for ident, frame in sys._current_frames().items():
+    native = globals().get('_native_frames', None)
+    threads = sys._current_frames() if native is None else native(None)
+    if type(threads) is not dict:
+        threads = {0: sys._getframe()}
+    for ident, frame in threads.items():
         while frame is not None:
             if frame.f_globals is not own_globals:
                 result.append((ident, frame))
             frame = frame.f_back
-    return result
+    complete = 0 not in threads
+    threads = None  # this frame is among them: a cycle
+    return result, complete
 
 
 class Island:

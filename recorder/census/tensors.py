@@ -288,6 +288,7 @@ class Roles:
     def __init__(self, torch_reader):
         self.torch = torch_reader
         self.role = {}       # id of a tensor → (role, name, id of the root module or optimizer)
+        self.trained = set() # ids of leaves that have a gradient
         self.modules = {}    # id → module object
         self.optimizers = []
         self._parent = {}    # id of a module → (id of its parent, name in it)
@@ -388,6 +389,7 @@ class Roles:
             if gradient is None:
                 continue
             known = self.role.get(id(tensor.object), None)
+            self.trained.add(id(tensor.object))
             self.role.setdefault(id(gradient), (ROLE_GRADIENT, (known[1] if known else tensor.shape) + '.grad',
                                                 known[2] if known else id(tensor.object)))
             further.append(gradient)
