@@ -185,6 +185,20 @@ print("end")
 '''
 
 
+# Gradients are freed in every step; the highest moment is inside the optimizer's.
+ROLES = '''
+import torch
+from torch import nn
+model = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)]).to("cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(6):
+    model(torch.randn(64, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+print("end", sum(p.numel() * 4 for p in model.parameters()))
+'''
+
+
 class CensusMoments(EndToEndTest):
     def each(self, text, extra=None, needs=None, turn=None):
         """(interpreter's version, result under the shim, reports of its traces) for every interpreter, or for the one whose
@@ -241,6 +255,14 @@ class CensusMoments(EndToEndTest):
     def test_when_memory_grew(self):
         for version, result, reports in self.each(GROWTH, extra={"GPUMEMTRACE_CENSUS": "exit", "GPUMEMTRACE_CENSUS_GROWTH": "4M"}):
             self.assertGreaterEqual(len(self.taken(reports[0], "growth")), 1, reports[0]["censuses"])
+
+    def test_roles_at_the_peak_of_gradients_that_no_census_saw(self):
+        for version, result, reports in self.each(ROLES, extra={"GPUMEMTRACE_CENSUS": "exit"}, turn=-1):
+            size = int(result.out.split()[1])
+            peak = max(reports[0]["peak_roles"], key=lambda peak: peak["from_census"])
+            self.assertEqual([peak["roles"][role] for role in ("parameters", "gradients", "optimizer state")], [size, size, 2 * size])
+            self.assertEqual(sum(peak["roles"].values()), peak["bytes"])
+            self.assertEqual(peak["from_census"], 3 * size)  # the gradients are an inference
 
     def test_switched_off(self):
         for turn, (mode, triggers) in enumerate((("off", []), ("exit", ["exit"]))):

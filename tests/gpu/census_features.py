@@ -103,7 +103,8 @@ def gradients():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     parameters = sum(p.numel() * 4 for p in model.parameters())
-    state = sum(t.numel() * 4 for s in optimizer.state.values() for t in s.values() if t.is_cuda and t.dim())
+    state = sum(t.numel() * 4 for s in optimizer.state.values() for t in s.values()
+                if getattr(t, "is_cuda", False) and t.dim())
     print("roles " + json.dumps({"parameters": parameters, "gradients": parameters, "optimizer state": state}))
     return model, optimizer
 
@@ -174,14 +175,19 @@ def main():
     for name in names:
         run, plain = done[name, True], done[name, False]
         if isinstance(run, Exception) or isinstance(plain, Exception):
-            rows.append([name, f"{run} {plain}", "", "NO"])
+            rows.append([name, f"{run} {plain}", "", "NO", ""])
             all_right = False
             continue
         same = run.code == plain.code == 0 and run.stdout == plain.stdout
         report, error = common.analyze_json(analyzer, run.trace) if run.trace else (None, "no trace; " + common.last_words(run.stderr))
         text, right = (error, False)
         if report is not None:
-            text, right = judge_roles(report, run.stdout) if name == "gradients" and run.code == 0 else judge(name, report)
+            try:
+                text, right = judge_roles(report, run.stdout) if name == "gradients" else judge(name, report)
+            except (KeyError, IndexError, ValueError) as error:  # a program that failed, a trace that was refused
+                rows.append([name, run.stdout.strip()[-110:], f"{type(error).__name__} {error}; {common.last_words(run.stderr)}", "NO", ""])
+                all_right = False
+                continue
             partial = [census["partial"] for census in report["censuses"] if census["partial"]]
             took = max([census["duration_seconds"] for census in report["censuses"]], default=0)
             text += f"; {len(report['censuses'])} censuses, the longest {took:.2f} s" + (f", partial: {partial}" if partial else "")
