@@ -93,12 +93,11 @@ void RecordedText(const AnalyzedTrace& trace, int, TextWriter& out) {
       absl::StrAppend(&process, ", rank ", header.rank());
       if (header.has_world_size()) absl::StrAppend(&process, " of ", header.world_size());
     }
-    out.Field("host", process);
     const uint64_t end = std::max(ledger.last_time_us(), model.has_end ? model.end.time_us() : 0);
     const uint64_t start = header.clock().monotonic_ns() / 1000;
     out.Field("recorded",
               absl::StrCat(FormatWallTime(WallTime(model, start), "%Y-%m-%d %H:%M:%S UTC"), ", ",
-                           FormatDuration(end > start ? end - start : 0),
+                           FormatDuration(end > start ? end - start : 0), " on ", process,
                            header.producer().empty() ? "" : ", by ", Printable(header.producer())));
   }
   for (const Device& device : model.devices) {

@@ -37,8 +37,10 @@ void SelfCheckText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Sums sums = AllDevices(ledger);
   if (sums.disagree == 0) {
     std::string text = absl::StrCat(FormatCount(allocated), " of ", FormatCount(allocated),
-                                    " tensor events agree with the allocator's own allocated total");
-    if (reserved != 0) {
+                                    " tensor events agree with the allocator's own total");
+    if (reserved == allocated) {
+      absl::StrAppend(&text, "s");
+    } else if (reserved != 0) {
       absl::StrAppend(&text, ", ", FormatCount(reserved), " of ", FormatCount(reserved),
                       " with its reserved total");
     }

@@ -35,6 +35,18 @@ std::string SmallTrace(uint64_t seed) {
   }
   builder.AddMark(Mark::STEP, "step", 1);
   builder.AddDeviceMemory(0, 1000, 2000);
+  if (seed % 3 == 1) {
+    // Old windows may be folded anywhere, and several in a row.
+    for (uint64_t window = 0; window <= seed % 2; ++window) {
+      BuiltEvent block{.kind = EventKind::kBlockAllocate, .address = 0x1000, .size = uint64_t{512} << window};
+      BuiltEvent segment{.address = 0x2000, .size = 4096};
+      block.python_stack = segment.python_stack = python;
+      segment.native_stack = native;
+      builder.AddFolded(100 + seed, {{.birth = block, .births = 40, .most_count = 4},
+                                     {.birth = segment, .births = 9, .most_count = 9}});
+    }
+    for (BuiltEvent event : RandomEvents(seed + 1, 20, seed % 2 == 1)) builder.Add(event);
+  }
   builder.Finish();
   return builder.bytes();
 }

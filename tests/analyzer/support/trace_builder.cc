@@ -275,6 +275,58 @@ void TraceBuilder::AddDeviceMemory(int32_t device, uint64_t free, uint64_t total
   memory.set_total(total);
 }
 
+void TraceBuilder::AddFolded(uint64_t events, const std::vector<FoldedPlace>& places) {
+  Flush();
+  FoldedStacks stacks;
+  uint64_t most_bytes = 0;
+  for (const FoldedPlace& place : places) {
+    const uint64_t size = place.birth.size;
+    stacks.add_site(SiteOf(place.birth));
+    stacks.add_births(place.births);
+    stacks.add_born_bytes(place.births * size);
+    stacks.add_least_count(0);
+    stacks.add_most_count(place.most_count);
+    stacks.add_least_bytes(0);
+    stacks.add_most_bytes(place.most_count * size);
+    stacks.add_count(place.count);
+    stacks.add_bytes(place.count * size);
+    stacks.add_last_birth(place.births == 0 ? 0 : 1);
+    most_bytes += place.most_count * size;
+  }
+  Folded& folded = *content_.mutable_folded();
+  folded.set_begin(true);
+  folded.set_end(true);
+  folded.set_first_index(index_);
+  folded.set_last_index(index_ + events - 1);
+  folded.set_first_time_us(time_us_ + 1);
+  folded.set_last_time_us(time_us_ + events);
+  folded.set_first_sequence(sequence_ + 1);
+  folded.set_last_sequence(sequence_ + events);
+  folded.set_windows(1);
+  folded.set_events(events);
+  folded.set_events_dropped(events);
+  // The next packet begins its predictors anew.
+  const uint32_t packets = options_.restart_every - packets_ % options_.restart_every;
+  folded.set_packets(packets);
+  if (!places.empty()) {
+    gpumemtrace::FoldedPeak& peak = *folded.add_peak();
+    peak.set_device(places.front().birth.device);
+    peak.set_blocks(places.front().birth.kind == EventKind::kBlockAllocate);
+    peak.set_bytes(most_bytes);
+    peak.set_index(index_);
+    peak.set_time_us(time_us_ + 1);
+  }
+  const std::string raw = stacks.SerializeAsString();
+  folded.mutable_stacks()->set_codec(Column::RAW);
+  folded.mutable_stacks()->set_raw_size(static_cast<uint32_t>(raw.size()));
+  folded.mutable_stacks()->set_data(raw);
+  index_ += events;
+  sequence_ += events;
+  time_us_ += events;
+  Flush();
+  packets_ += packets - 1;
+}
+
 void TraceBuilder::Flush() {
   if (content_.ByteSizeLong() == 0) return;
   packet_first_event_.push_back(index_ - count_);

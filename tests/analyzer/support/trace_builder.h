@@ -66,6 +66,15 @@ class TraceBuilder {
   void Add(BuiltEvent event);
   void AddMark(Mark::Kind kind, const std::string& text, uint64_t number = 0);
   void AddDeviceMemory(int32_t device, uint64_t free, uint64_t total);
+  // A folded window of `events` events that are all gone, in a packet of its own: every place in `stacks` is
+  // named by the event that would be born there. Its stacks are not compressed.
+  struct FoldedPlace {
+    BuiltEvent birth;
+    uint64_t births = 0;
+    uint64_t most_count = 0;  // alive at once, each of birth.size bytes
+    uint64_t count = 0;       // alive at the end of the window
+  };
+  void AddFolded(uint64_t events, const std::vector<FoldedPlace>& places);
   // What goes into the next packet, for parts that have no function here.
   Content& content() { return content_; }
 
