@@ -86,11 +86,11 @@ __attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlvsym(v
                 [&](void* where) { return real(where, name, version); });
 }
 
-// The same for a namespace of its own (dlmopen), with that namespace's functions behind it.
+// The same for a namespace of its own (dlmopen), with the functions of the caller's namespace behind it.
 __attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_private_dlsym(void* handle,
                                                                                       const char* name,
                                                                                       const void* caller) {
-  const DlsymFunction real = PrivateDlsym();
+  const DlsymFunction real = PrivateDlsym(caller);
   return Decide(handle, name, caller, reinterpret_cast<void*>(real),
                 [&](void* where) { return real(where, name); });
 }

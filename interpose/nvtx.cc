@@ -11,6 +11,7 @@
 
 #include "interpose/activation.h"
 #include "interpose/elf_image.h"
+#include "interpose/notes.h"
 #include "recorder/recorder.h"
 
 namespace gpumemtrace::interpose {
@@ -164,6 +165,43 @@ int RangePop() {
   return kNoTracking;
 }
 
+// XLA's domain is "TSL" (xla/tsl/profiler/backends/cpu/nvtx_utils.cc). Besides one range for each run of a
+// compiled program ("XlaModule:") it opens one around every kernel ("Thunk:") and every pass of the compiler
+// ("Pass:"). Those would bury the program's own ranges and say nothing about memory that the stacks do not.
+bool IsXla(const Name* domain) {
+  return domain != nullptr && std::strcmp(domain->text, "TSL") == 0;
+}
+
+bool IsOfEveryKernel(const EventAttributes* attributes) {
+  if (attributes == nullptr || attributes->size < sizeof(EventAttributes) || attributes->message == nullptr) {
+    return false;
+  }
+  const char* text = nullptr;
+  if (attributes->message_type == kAscii) {
+    text = static_cast<const char*>(attributes->message);
+  } else if (attributes->message_type == kRegistered) {
+    text = static_cast<const Name*>(attributes->message)->text;
+  }
+  return text != nullptr && (std::strncmp(text, "Thunk:", 6) == 0 || std::strncmp(text, "Pass:", 5) == 0);
+}
+
+void TellOfThinning() {
+  static std::atomic<bool> told{false};
+  if (!told.load(std::memory_order_relaxed) && !told.exchange(true, std::memory_order_relaxed)) {
+    const int saved_errno = errno;
+    Tell(
+        "XLA opens an NVTX range around every kernel and compiler pass (domain TSL, Thunk and Pass): these "
+        "are left "
+        "out of the phases, its other ranges and everyone else's are kept");
+    errno = saved_errno;
+  }
+}
+
+// Which of this thread's open ranges of XLA's domain were left out, so that their ends are, too: one bit for
+// each of the innermost 64, the innermost lowest. Ranges further out than that are ended as if they had been
+// recorded, which the analyzer takes for the end of nothing.
+thread_local uint64_t left_out = 0;
+
 void DomainMarkEx(const Name* domain, const EventAttributes* attributes) {
   MarkWithAttributes(MarkKind::kInstant, attributes, domain, 0);
 }
@@ -176,10 +214,25 @@ void DomainRangeEnd(const Name* domain, uint64_t range) {
   Mark(MarkKind::kRangeEnd, nullptr, domain, range);
 }
 int DomainRangePushEx(const Name* domain, const EventAttributes* attributes) {
+  if (IsXla(domain)) {
+    const bool leave_out = IsOfEveryKernel(attributes);
+    left_out = left_out << 1 | (leave_out ? 1 : 0);
+    if (leave_out) {
+      TellOfThinning();
+      return kNoTracking;
+    }
+  }
   MarkWithAttributes(MarkKind::kPush, attributes, domain, 0);
   return kNoTracking;
 }
 int DomainRangePop(const Name* domain) {
+  if (IsXla(domain)) {
+    const bool leave_out = (left_out & 1) != 0;
+    left_out >>= 1;
+    if (leave_out) {
+      return kNoTracking;
+    }
+  }
   Mark(MarkKind::kPop, nullptr, domain, 0);
   return kNoTracking;
 }

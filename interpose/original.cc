@@ -58,6 +58,28 @@ void* LookUp(void* handle, const char* symbol, const char* version) {
   return IsOurs(found) ? nullptr : found;
 }
 
+// The function `symbol` when exactly one loaded object besides us defines it: then no scope can lead
+// elsewhere. Found without the loader's lock, which dlsym takes: another thread may hold it in a dlopen whose
+// constructors wait for this call, and a reference that was bound to the library itself would not have needed
+// it.
+void* OnlyDefinition(const char* symbol) {
+  struct Search {
+    const char* symbol;
+    void* found;
+    bool several;
+  } search{symbol, nullptr, false};
+  VisitImages(
+      [](void* context, const ElfImage& image) {
+        auto* state = static_cast<Search*>(context);
+        void* found = image.Contains(&__ehdr_start) ? nullptr : image.FindFunction(state->symbol);
+        state->several = found != nullptr && state->found != nullptr;
+        state->found = found != nullptr ? found : state->found;
+        return !state->several;
+      },
+      &search);
+  return search.several ? nullptr : search.found;
+}
+
 // Remembers, per hook and calling object, what was found. Nodes are written once and never freed; when there
 // are no more, the answer is found anew each time.
 struct CallerNode {
@@ -82,7 +104,10 @@ void* OriginalOfThisCaller(HookId id, const void* return_address) {
       return node->original;
     }
   }
-  void* original = FindWithoutUs(Row(id).symbol, return_address);
+  void* original = OnlyDefinition(Row(id).symbol);
+  if (original == nullptr) {
+    original = FindWithoutUs(Row(id).symbol, return_address);
+  }
   const ElfImage caller = ImageOf(return_address);
   if (original == nullptr || !caller.valid()) {
     return original;
@@ -276,7 +301,10 @@ void* OriginalForCaller(HookId id, const void* return_address) {
     if (library == Library::kTorch) {
       original = FindInTorch(Row(id).symbol);
     } else {
-      original = FindWithoutUs(Row(id).symbol, return_address);
+      original = OnlyDefinition(Row(id).symbol);
+      if (original == nullptr) {
+        original = FindWithoutUs(Row(id).symbol, return_address);
+      }
       if (original == nullptr) {
         const LoadedObject driver("libcuda.so.1");
         original = driver.handle() != nullptr ? LookUp(driver.handle(), Row(id).symbol, nullptr) : nullptr;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -25,8 +26,46 @@ __attribute__((visibility("hidden"))) void gpumemtrace_door_private_dlsym();
 namespace gpumemtrace::interpose {
 namespace {
 
-// dlsym of the one foreign namespace whose look-ups we answer; its libc keeps its own dlerror message.
-std::atomic<void*> private_dlsym{nullptr};
+// Every namespace has a libc, and so a dlsym, of its own, with its own dlerror message; which one an object
+// uses shows in the object's addresses. Entries are never freed: an object that takes the place of one that
+// is gone takes its entry.
+struct PrivateObject {
+  std::atomic<uintptr_t> start;
+  std::atomic<uintptr_t> end;
+  std::atomic<void*> dlsym;
+};
+constexpr size_t kMaxPrivateObjects = 512;
+PrivateObject private_objects[kMaxPrivateObjects];
+std::atomic<size_t> private_object_count{0};
+
+// False when there is no room: the object keeps its dlsym then.
+bool KeepPrivateObject(const ElfImage& image, void* its_dlsym) {
+  const size_t count = std::min(private_object_count.load(std::memory_order_acquire), kMaxPrivateObjects);
+  PrivateObject* entry = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    PrivateObject& known = private_objects[i];
+    if (image.start() < known.end.load(std::memory_order_relaxed) &&
+        known.start.load(std::memory_order_relaxed) < image.end()) {
+      if (entry != nullptr) {
+        known.end.store(0, std::memory_order_release);
+      } else {
+        entry = &known;
+      }
+    }
+  }
+  if (entry == nullptr) {
+    const size_t index = private_object_count.fetch_add(1, std::memory_order_acq_rel);
+    if (index >= kMaxPrivateObjects) {
+      private_object_count.store(kMaxPrivateObjects, std::memory_order_relaxed);
+      return false;
+    }
+    entry = &private_objects[index];
+  }
+  entry->dlsym.store(its_dlsym, std::memory_order_relaxed);
+  entry->start.store(image.start(), std::memory_order_relaxed);
+  entry->end.store(image.end(), std::memory_order_release);
+  return true;
+}
 
 struct Patch {
   const ElfImage* image;
@@ -127,7 +166,8 @@ void PatchNewObjects(const LoadedObjects& before, void* handle) {
   VisitImages(
       [](void* context, const ElfImage& image) {
         auto* state = static_cast<New*>(context);
-        if (state->count < 64 && !state->before->Contains(image.base()) && !image.Contains(&private_dlsym)) {
+        if (state->count < 64 && !state->before->Contains(image.base()) &&
+            !image.Contains(&private_objects)) {
           state->images[state->count++] = image;
         }
         return true;
@@ -156,13 +196,7 @@ void PatchNamespace(void* handle, const char* file) {
       own_dlsym = ElfImage(*map).FindFunction("dlsym");
     }
   }
-  void* expected = nullptr;
-  const bool doors = own_dlsym != nullptr &&
-                     (private_dlsym.compare_exchange_strong(expected, own_dlsym) || expected == own_dlsym);
-  if (!doors) {
-    // The doors serve one foreign namespace; functions bound directly are still reached.
-    NoteOutOfReach("dlmopen", file);
-  }
+  bool look_ups_missed = own_dlsym == nullptr;
   for (map = first; map != nullptr; map = map->l_next) {
     const ElfImage image(*map);
     const char* name = BaseName(map->l_name);
@@ -170,15 +204,29 @@ void PatchNamespace(void* handle, const char* file) {
     if (!image.valid() || std::strncmp(name, "ld-linux", 8) == 0 || std::strncmp(name, "libc.so", 7) == 0) {
       continue;
     }
-    Patch patch{&image, handle, doors ? reinterpret_cast<void*>(&gpumemtrace_door_private_dlsym) : nullptr,
+    const bool door = own_dlsym != nullptr && KeepPrivateObject(image, own_dlsym);
+    look_ups_missed |= !door;
+    Patch patch{&image, handle, door ? reinterpret_cast<void*>(&gpumemtrace_door_private_dlsym) : nullptr,
                 false};
     image.VisitFunctionRelocations(PatchReference, &patch);
   }
+  if (look_ups_missed) {
+    // Functions that it is bound to directly are reached all the same.
+    NoteOutOfReach("dlmopen", file);
+  }
 }
 
-DlsymFunction PrivateDlsym() {
-  void* found = private_dlsym.load(std::memory_order_acquire);
-  return found != nullptr ? reinterpret_cast<DlsymFunction>(found) : RealDlsym();
+DlsymFunction PrivateDlsym(const void* caller) {
+  const auto address = reinterpret_cast<uintptr_t>(caller);
+  for (size_t i = std::min(private_object_count.load(std::memory_order_acquire), kMaxPrivateObjects);
+       i-- > 0;) {
+    const PrivateObject& object = private_objects[i];
+    if (address < object.end.load(std::memory_order_acquire) &&
+        address >= object.start.load(std::memory_order_relaxed)) {
+      return reinterpret_cast<DlsymFunction>(object.dlsym.load(std::memory_order_relaxed));
+    }
+  }
+  return RealDlsym();
 }
 
 void NoteOutOfReach(const char* how, const char* file) {

@@ -28,8 +28,8 @@ void PatchNewObjects(const LoadedObjects& before, void* handle);
 // All objects of the namespace of `handle`, which dlmopen gave for `file`.
 void PatchNamespace(void* handle, const char* file);
 
-// dlsym of the namespace that PatchNamespace changed.
-DlsymFunction PrivateDlsym();
+// dlsym of the namespace, changed by PatchNamespace, that `caller` is in.
+DlsymFunction PrivateDlsym(const void* caller);
 
 // Puts into the trace that `file`, opened `how`, is not seen.
 void NoteOutOfReach(const char* how, const char* file);

@@ -58,6 +58,19 @@ install_missing_packages() {
   rm -f "$log"
 }
 
+# Other allocators, which jobs preload beside ours; their tests are skipped where the distribution has none.
+install_other_allocators() {
+  local package
+  for package in libjemalloc2 libtcmalloc-minimal4; do
+    # Ubuntu 24.04 calls the second one libtcmalloc-minimal4t64.
+    if ! dpkg-query -W -f '${db:Status-Abbrev}' "$package" "${package}t64" 2>/dev/null | grep -q '^ii'; then
+      as_root apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$package" >/dev/null 2>&1 ||
+        as_root apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${package}t64" >/dev/null 2>&1 ||
+        say "$package is not to be had; tests beside it are skipped"
+    fi
+  done
+}
+
 # The shim wants a position-independent libunwind; without it the build still works (see cmake/Libunwind.cmake).
 build_libunwind() {
   [ -f .cache/libunwind/lib/libunwind.a ] || say "building libunwind from the distribution's source package (a minute)"
@@ -96,5 +109,6 @@ find_cuda_headers() {
 
 command -v apt-get >/dev/null || fail "only Debian 12 and Ubuntu 24.04 are set up by this script (no apt-get here); see docs/building.md for what is needed"
 install_missing_packages
+install_other_allocators
 build_libunwind
 find_cuda_headers

@@ -1,5 +1,6 @@
 // Contexts: their creation costs device memory that no allocation shows, and their end frees what was
 // allocated in them with cuMemAlloc and the like (but not pools and not cuMemCreate).
+#include "interpose/driver/handle_destroy.h"
 #include "interpose/driver/wrappers.h"
 #include "interpose/handle_map.h"
 
@@ -125,22 +126,6 @@ Result GreenCtxCreate(Call<Result, void**, void*, int, unsigned> call, void** co
     Record(scope.proof(),
            {.kind = EventKind::kHandleCreate, .device = device, .address = Written(context, result)}, result);
   }
-  return result;
-}
-
-Result HandleDestroy(Call<Result, void*> call, void* handle) {
-  const DriverScope scope(call.id);
-  if (!scope.outermost() || handle == nullptr) {
-    return call(handle);
-  }
-  const Proof proof = scope.proof();
-  const int device = CurrentDevice();
-  Ticket ticket(proof);
-  const Result result = call(handle);
-  ticket.Record(
-      proof,
-      {.kind = EventKind::kHandleDestroy, .device = device, .address = reinterpret_cast<uint64_t>(handle)},
-      result);
   return result;
 }
 

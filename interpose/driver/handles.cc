@@ -1,4 +1,5 @@
 // Driver handles that carry device memory without an allocation call: streams, events, modules, libraries.
+#include "interpose/driver/handle_destroy.h"
 #include "interpose/driver/wrappers.h"
 
 namespace gpumemtrace::interpose::driver {
@@ -38,22 +39,6 @@ Result HandleCreate5(Call<Result, void**, Word, Word, Word, Word> call, void** h
 Result HandleCreate8(Call<Result, void**, Word, Word, Word, Word, Word, Word, Word> call, void** handle,
                      Word a, Word b, Word c, Word d, Word e, Word f, Word g) {
   return Create(call, handle, a, b, c, d, e, f, g);
-}
-
-Result HandleDestroy(Call<Result, void*> call, void* handle) {
-  const DriverScope scope(call.id);
-  if (!scope.outermost() || handle == nullptr) {
-    return call(handle);
-  }
-  const Proof proof = scope.proof();
-  const int device = CurrentDevice();
-  Ticket ticket(proof);
-  const Result result = call(handle);
-  ticket.Record(
-      proof,
-      {.kind = EventKind::kHandleDestroy, .device = device, .address = reinterpret_cast<uint64_t>(handle)},
-      result);
-  return result;
 }
 
 }  // namespace

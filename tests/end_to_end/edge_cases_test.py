@@ -3,6 +3,7 @@ traces are complete."""
 
 import os
 import signal
+import subprocess
 import unittest
 
 import harness
@@ -14,6 +15,7 @@ PLUGIN = os.path.join(BINARIES, "libedge_plugin_13.so")
 PLUGIN_12 = os.path.join(BINARIES, "libedge_plugin_12.so")
 SECOND = os.path.join(BINARIES, "libsecond_preload.so")
 SANITIZED = bool(harness.SANITIZER)
+THREAD_SANITIZED = "libtsan" in harness.SANITIZER
 
 
 class Base(EndToEndTest):
@@ -59,6 +61,7 @@ class Threads(Base):
     def test_thread_local_destructors(self):
         self.check_empty("thread_local_destructors", events=20 * 8 * 4)
 
+    @unittest.skipIf(THREAD_SANITIZED, "ThreadSanitizer has dropped its state of the thread by then")
     def test_thread_key_destructors(self):
         self.check_empty("thread_key_destructors", events=100 * 8)
 
@@ -133,6 +136,7 @@ class Processes(Base):
         for trace in result.traces():
             self.analyze(trace)
 
+    @unittest.skipIf(THREAD_SANITIZED, "a fork amid other threads can leave ThreadSanitizer's own locks held in the child")
     def test_fork_storm(self):
         result = self.case("fork_storm")
         for trace in result.traces():
@@ -142,6 +146,7 @@ class Processes(Base):
         result = self.case("fork_grandchildren")
         self.assertEqual(len(result.traces()), 1, result.raw_err)
 
+    @unittest.skipIf(THREAD_SANITIZED, "ThreadSanitizer's runtime, preloaded, changes what system() returns")
     def test_spawn_and_exec(self):
         result = self.case("spawn_and_exec")
         # true, false, sh and echo leave nothing behind.
@@ -236,6 +241,35 @@ class Loading(Base):
     def test_second_preload_after_ours(self):
         self.second_preload(("shim", SECOND))
 
+    def test_other_malloc_before_ours(self):
+        self.other_malloc(lambda library: (library, "shim"))
+
+    def test_other_malloc_after_ours(self):
+        self.other_malloc(lambda library: ("shim", library))
+
+    @unittest.skipIf(SANITIZED, "a sanitizer brings its own malloc")
+    def other_malloc(self, order):
+        """jemalloc and tcmalloc as most jobs use them: preloaded."""
+        known = subprocess.run(["ldconfig", "-p"], stdout=subprocess.PIPE,
+                               env={"PATH": os.environ.get("PATH", "") + ":/sbin:/usr/sbin"}).stdout.decode()
+        libraries = {}
+        for name in ("libjemalloc.so", "libtcmalloc_minimal.so"):
+            for line in known.splitlines():
+                if line.strip().startswith(name):
+                    libraries.setdefault(name, line.split("=> ")[1].strip())
+        for name, library in libraries.items():
+            for case in ("all_at_once", "thread_local_destructors", "fork_storm"):
+                with self.subTest(library=name, case=case):
+                    self.setUp()
+                    result = self.case(case, preload=order(library))
+                    for trace in result.traces():
+                        self.assertEqual(harness.losses(self.analyze(trace)), 0)
+                    if case == "all_at_once":
+                        self.assertEqual(self.live(self.one_report(result), "segments")[1], 64)
+        if not libraries:
+            self.skipTest("neither libjemalloc nor libtcmalloc_minimal is installed (scripts/setup.sh tries)")
+
+    @unittest.skipIf(THREAD_SANITIZED, "ThreadSanitizer's runtime and that preload do not get on, without us either")
     def second_preload(self, preload):
         result = self.case("all_at_once", preload=preload)
         self.assertIn("second preload saw", result.out)

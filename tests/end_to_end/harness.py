@@ -73,8 +73,10 @@ def environment(folder, shim, extra=None, preload=()):
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     libraries = [SANITIZER] if SANITIZER else []
     if SANITIZER:
+        # The programs and the simulated CUDA have no sanitizer: what ThreadSanitizer cannot see of their
+        # synchronization is not ours.
         env.setdefault("ASAN_OPTIONS", "detect_leaks=0:handle_segv=0:allow_user_segv_handler=1:verify_asan_link_order=0")
-        env.setdefault("TSAN_OPTIONS", "report_signal_unsafe=0:die_after_fork=0")
+        env.setdefault("TSAN_OPTIONS", "report_signal_unsafe=0:die_after_fork=0:ignore_noninstrumented_modules=1")
     libraries += [SHIM if item == "shim" else item for item in preload if shim or item != "shim"]
     if shim and "shim" not in preload:
         libraries.append(SHIM)

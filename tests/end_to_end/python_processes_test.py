@@ -1,6 +1,9 @@
 """Python jobs of several processes and threads, and what a report says of each."""
 
+import json
 import os
+import shutil
+import subprocess
 import unittest
 
 import harness
@@ -86,6 +89,12 @@ torch.cuda.synchronize()
 print("peak", torch.cuda.max_memory_allocated())
 '''
 
+# What conda ships: an interpreter whose libraries are found beside it, wherever the whole folder was put.
+LAUNCHER = "int Py_BytesMain(int, char**); int main(int argc, char** argv) { return Py_BytesMain(argc, argv); }"
+LAYOUT = """import json, os, sys, sysconfig
+print(json.dumps({"name": "python%d.%d" % sys.version_info[:2], "library": os.path.dirname(os.__file__),
+                  "folder": sysconfig.get_config_var("LIBDIR"), "executable": os.path.realpath(sys.executable)}))"""
+
 SPAWNING = '''
 import os, subprocess, sys
 import torch
@@ -133,17 +142,62 @@ class PythonProcesses(EndToEndTest):
         for version, python in PYTHONS:
             with self.subTest(python=version):
                 self.setUp()
-                path = self.script(THREADS)
-                result = self.same([python, path])
-                self.assertEqual(result.code, 5)
-                report = self.one_report(result)
-                self.assert_consistent(report)
-                with open(path) as f:
-                    leaf = next(n for n, line in enumerate(f, 1) if "# LEAF" in line)
-                live = next(e for e in report["live_at_end"] if e["level"] == "blocks")
-                self.assertEqual((live["bytes"], live["count"]), (32 * 4096, 32))
-                lines = {(os.path.basename(l.get("file") or ""), l.get("line")): l["count"] for l in live["by_line"]}
-                self.assertEqual(lines, {("program.py", leaf): 32})
+                self.lines_are_found(python)
+
+    def lines_are_found(self, python):
+        path = self.script(THREADS)
+        result = self.same([python, path])
+        self.assertEqual(result.code, 5, result.raw_err)
+        report = self.one_report(result)
+        self.assert_consistent(report)
+        with open(path) as f:
+            leaf = next(n for n, line in enumerate(f, 1) if "# LEAF" in line)
+        live = next(e for e in report["live_at_end"] if e["level"] == "blocks")
+        self.assertEqual((live["bytes"], live["count"]), (32 * 4096, 32))
+        lines = {(os.path.basename(l.get("file") or ""), l.get("line")): l["count"] for l in live["by_line"]}
+        self.assertEqual(lines, {("program.py", leaf): 32})
+
+    def moved(self, python, shared):
+        """A prefix elsewhere with this interpreter's own library; the path of its python. None where it does not fit."""
+        layout = json.loads(subprocess.run([python, "-c", LAYOUT], stdout=subprocess.PIPE, check=True).stdout.decode())
+        links = subprocess.run(["ldd", layout["executable"]], stdout=subprocess.PIPE).stdout.decode()
+        if ("libpython" in links) != shared:
+            return None
+        folder = os.path.join(self.folder, "prefix")
+        for part in ("bin", "lib"):
+            os.makedirs(os.path.join(folder, part))
+        os.symlink(layout["library"], os.path.join(folder, "lib", layout["name"]))
+        target = os.path.join(folder, "bin", layout["name"])
+        if not shared:
+            shutil.copy(layout["executable"], target)
+            return target
+        library = "lib%s.so" % layout["name"]
+        shutil.copy(os.path.realpath(os.path.join(layout["folder"], library)), os.path.join(folder, "lib", library + ".1.0"))
+        os.symlink(library + ".1.0", os.path.join(folder, "lib", library))
+        with open(os.path.join(folder, "launcher.c"), "w") as f:
+            f.write(LAUNCHER)
+        subprocess.run(["cc", os.path.join(folder, "launcher.c"), "-o", target, "-L", os.path.join(folder, "lib"),
+                        "-l" + layout["name"], "-Wl,-rpath,$ORIGIN/../lib,--disable-new-dtags"], check=True)
+        return target
+
+    def test_interpreters_of_a_moved_prefix(self):
+        """An interpreter that holds libpython, and one that finds it by a RPATH of its own, in a folder that was moved."""
+        missing = []
+        for shared in (False, True):
+            with self.subTest(shared=shared):
+                for version, python in reversed(PYTHONS):
+                    self.setUp()
+                    moved = self.moved(python, shared)
+                    if moved is not None:
+                        break
+                else:
+                    missing.append("no interpreter %s libpython is installed" % ("linked to" if shared else "that holds"))
+                    continue
+                prefix = subprocess.run([moved, "-c", "import sys; print(sys.prefix)"], stdout=subprocess.PIPE).stdout.decode()
+                self.assertEqual(prefix.strip(), os.path.join(self.folder, "prefix"))
+                self.lines_are_found(moved)
+        if len(missing) == 2:
+            self.skipTest("; ".join(missing))
 
     def test_backward_carries_the_forward_line(self):
         path = self.script(BACKWARD)

@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csetjmp>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
 #include <string>
+#include <thread>
 
 #include "recorded_events.h"
 
@@ -294,6 +299,44 @@ TEST_F(Doors, DriverEntryPointsOfTheRuntimeAreSubstituted) {
   ASSERT_EQ(ask("cuMemCreate", &function, 12000, 0, &status), 0);
   EXPECT_TRUE(InShim(function));
   EXPECT_EQ(status, 0);
+}
+
+// nvshare issue #27: the driver's own dlsym("cuInit"), made inside cuInit, got the wrapper and waited for
+// itself.
+TEST_F(Doors, ADriverThatAsksForItselfFindsItself) {
+  void* driver = dlopen(FIXTURES "/libcuda.so.asking", RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(driver, nullptr) << dlerror();
+  auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+  ASSERT_TRUE(InShim(reinterpret_cast<void*>(init)));
+  EXPECT_EQ(init(0), 0);
+  EXPECT_EQ(*static_cast<int*>(dlsym(driver, "fixture_found_itself")), 1);
+}
+
+// A thread calls a hooked function for the first time while another holds the loader's lock, in a dlopen
+// whose constructor waits for that thread: the wrapper must find its original without the lock.
+std::promise<long> called;
+void* user_of_runtime = nullptr;
+long (*use_runtime)() = nullptr;
+
+void CallWhileLoading() {
+  std::thread([] { called.set_value(use_runtime()); }).detach();
+  // Ends with the call; the bound is for the failure alone.
+  if (called.get_future().wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
+    std::fputs("the wrapper waits for the loader's lock\n", stderr);
+    std::_Exit(1);
+  }
+}
+
+TEST_F(Doors, AFirstCallDuringAnotherThreadsDlopenDoesNotWait) {
+  user_of_runtime = dlopen(FIXTURES "/libruntime_user_13.so", RTLD_LAZY | RTLD_LOCAL);
+  ASSERT_NE(user_of_runtime, nullptr) << dlerror();
+  use_runtime = reinterpret_cast<long (*)()>(dlsym(user_of_runtime, "use_runtime"));
+  char address[32];
+  std::snprintf(address, sizeof(address), "%lx", reinterpret_cast<unsigned long>(&CallWhileLoading));
+  ASSERT_EQ(setenv("FIXTURE_ON_LOAD", address, 1), 0);
+  EXPECT_NE(dlopen(FIXTURES "/libwaiting_constructor.so", RTLD_NOW), nullptr) << dlerror();
+  unsetenv("FIXTURE_ON_LOAD");
+  EXPECT_EQ(gpumemtrace_test_count(), 2);
 }
 
 }  // namespace

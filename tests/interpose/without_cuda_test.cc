@@ -63,11 +63,15 @@ TEST(WithoutCuda, NvtxArrivesByInjection) {
                             "3 2 ||0",
                             "2 2 loader|fetch|0",
                             "3 2 loader||0",
+                            "2 2 TSL|XlaModule:#hlo_module=jit_step,program_id=1#|0",
+                            "2 2 TSL|mine|0",
+                            "3 2 TSL||0",
+                            "3 2 TSL||0",
                             "5 2 |w\xc3\xaf"
                             "de|1",
                             "6 2 ||1"};
-  ASSERT_EQ(gpumemtrace_test_mark_count(), 7);
-  for (int i = 0; i < 7; ++i) {
+  ASSERT_EQ(gpumemtrace_test_mark_count(), 11);
+  for (int i = 0; i < 11; ++i) {
     EXPECT_STREQ(gpumemtrace_test_mark(i), expected[i]) << i;
   }
 }
