@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "analyzer/analyses/unheld.h"
+
 namespace gpumemtrace::analyzer {
 namespace {
 
@@ -158,6 +160,25 @@ TEST_F(PeakRolesTest, WhatHasNoBlocksIsToldByItsPlace) {
   findings_.peaks[0].bytes += 7 * kMiB;               // and 2 MiB of nobody's
   EXPECT_EQ(BytesOf(MemoryRole::kActivation), 6 * kMiB);
   EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 2 * kMiB);
+}
+
+UnheldReason Reason(std::initializer_list<NativePlace> stack) {
+  return ReasonOfStack({stack.begin(), stack.size()});
+}
+
+TEST(ReasonOfStackTest, WorkspaceOfALibraryAndTheResultOfItsOperation) {
+  const NativePlace allocator = {"c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc",
+                                 "libc10_cuda.so"};
+  const NativePlace empty = {"at::detail::empty_generic", "libtorch_cpu.so"};
+  const NativePlace convolution = {"at::native::cudnn_convolution", "libtorch_cuda.so"};
+  EXPECT_TRUE(Reason({allocator, convolution}).workspace);
+  EXPECT_FALSE(Reason({allocator, empty, convolution}).workspace);
+  EXPECT_FALSE(Reason({allocator, empty, convolution}).certain);
+  EXPECT_TRUE(Reason({allocator, {"?", "libcublasLt.so.13"}}).workspace);
+  // Names of its own say more than the way.
+  EXPECT_TRUE(Reason({allocator, empty, {"at::native::DropoutState::lock", "libtorch_cuda.so"}}).certain);
+  EXPECT_TRUE(Reason({allocator, {"at::cuda::getCUDABlasLtWorkspace", "libtorch_cuda.so"}}).workspace);
+  EXPECT_FALSE(Reason({}).certain);
 }
 
 }  // namespace
