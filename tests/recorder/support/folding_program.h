@@ -217,6 +217,8 @@ class Recording {
       }
       Drain();
     } while (folding.Crowded());
+    // The writer thread comes round at least as often as rings are full.
+    Turn();
   }
 
   WriterBench bench;
