@@ -80,8 +80,8 @@ class _Taking:
         self.result = result
         self.resident = resident
         # Each phase leaves time for the next: half a walk is worth nothing when its finds go unnamed.
-        self.hidden_deadline = started + 0.3 * budget
-        self.gather_deadline = started + 0.5 * budget
+        self.hidden_deadline = started + 0.45 * budget
+        self.gather_deadline = started + (0.65 if gc.get_freeze_count() >= FROZEN_FROM else 0.5) * budget
         self.walk_deadline = started + 0.8 * budget
         self.chain_deadline = started + 0.85 * budget
         self.deadline = started + budget
