@@ -26,7 +26,7 @@ constexpr size_t kMostHeld = size_t{4} << 20;
 // Definitions longer than this are compressed.
 constexpr size_t kCompressDefinitions = 1024;
 // Traces with folded windows.
-constexpr uint32_t kFoldedFormat = 2;
+constexpr uint32_t kFoldedFormat = 3;
 
 const char* Chars(const ByteBuffer& buffer) {
   return reinterpret_cast<const char*>(buffer.data());

@@ -51,7 +51,8 @@ const char* Chars(const ByteBuffer& buffer) {
 bool EventColumns::Load(std::span<const uint8_t> message, Decompressor& decompressor) {
   count = 0;
   first_index = first_time = first_sequence = 0;
-  restart = false;
+  restart = predicted = false;
+  time_step = 1;
   for (ByteBuffer& column : data) column.Clear();
   FieldReader reader(message);
   Field field;
@@ -71,6 +72,12 @@ bool EventColumns::Load(std::span<const uint8_t> message, Decompressor& decompre
         break;
       case fields::kEventsRestart:
         restart = field.value != 0;
+        break;
+      case fields::kEventsPredicted:
+        predicted = field.value != 0;
+        break;
+      case fields::kEventsTimeStep:
+        if (field.value != 0) time_step = field.value;
         break;
       case fields::kEventsColumn: {
         uint64_t id = 0;
@@ -323,11 +330,21 @@ bool FoldWindow::AddEvents(const EventColumns& events, bool folded, bool copy) {
   const auto next = [&](uint32_t id) { return events.data[id].empty() ? 0 : column[id].Next(); };
   const auto next_signed = [&](uint32_t id) { return events.data[id].empty() ? 0 : column[id].NextZigZag(); };
   if (events.restart) ++epoch_;
+  if (events.predicted && !predictor_.ready()) {
+    if (!predictions_.Resize(event_prediction::Predictor::kEntries)) return false;
+    predictor_.Use(predictions_.data());
+  }
+  if (events.restart && predictor_.ready()) predictor_.Restart();
   uint64_t index = events.first_index - 1;
   uint64_t time = events.first_time;
   uint64_t sequence = events.first_sequence - 1;
   for (uint32_t i = 0; i < events.count; ++i) {
-    const uint64_t id = next(kSite);
+    uint64_t id = next(kSite);
+    event_prediction::Entry expected{};
+    if (events.predicted && id == 0) {
+      expected = predictor_.Predict();
+      id = expected.site;
+    }
     if (id == 0 || id >= sites_.size() || sites_[id].kind == 0) return false;
     Site& site = sites_[id];
     if (site.epoch != epoch_) {
@@ -337,12 +354,16 @@ bool FoldWindow::AddEvents(const EventColumns& events, bool folded, bool copy) {
     Kept event{};
     event.site = static_cast<uint32_t>(id);
     event.index = index += 1 + next(kIndex);
-    event.time = time += next_signed(kTime);
+    const auto step =
+        static_cast<int64_t>(next_signed(kTime) + static_cast<uint64_t>(int64_t{expected.step}));
+    event.time = time += static_cast<uint64_t>(step) * events.time_step;
     event.sequence = sequence += next_signed(kSequence) + 1;
     event.birth = kNone;
     event.size = site.size;
     const bool has_live = columns::HasLive(site.kind);
-    const uint64_t distance = has_live ? next(kLive) : 0;
+    uint64_t distance = 0;
+    if (has_live) distance = events.predicted ? next_signed(kLive) + expected.distance : next(kLive);
+    if (events.predicted) predictor_.Learn(event.site, step, distance);
     Live* birth = nullptr;
     if (distance != 0) {
       event.birth = event.index - distance;

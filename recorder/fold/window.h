@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "proto/gpumemtrace/event_prediction.h"
 #include "recorder/fold/field_reader.h"
 #include "recorder/memory/array.h"
 #include "recorder/memory/hash_index.h"
@@ -26,6 +27,9 @@ struct EventColumns {
   uint64_t first_time = 0;
   uint64_t first_sequence = 0;
   bool restart = false;
+  bool predicted = false;
+  // Unit of the column of times.
+  uint64_t time_step = 1;
   ByteBuffer data[kColumns];
 
   bool Load(std::span<const uint8_t> message, Decompressor& decompressor);
@@ -181,6 +185,9 @@ class FoldWindow {
   Array<Kept> kept_;
   size_t dropped_ = 0;
   uint32_t epoch_ = 0;
+  event_prediction::Predictor predictor_;
+  // Its tables.
+  Array<event_prediction::Entry> predictions_;
   uint32_t written_epoch_ = 0;
   uint32_t window_ = 1;
 

@@ -21,7 +21,8 @@ std::string SmallTrace(uint64_t seed) {
                         .events_per_packet = 8,
                         .compress = seed % 2 == 0,
                         .compress_definitions = seed % 3 == 0,
-                        .repeat_sites = true});
+                        .repeat_sites = true,
+                        .predict = seed % 4 < 2});
   const uint32_t module = builder.Module("/lib/libx.so", "12345678901234567890", 0x1000, 0x1000, 0x9000);
   const uint32_t code = builder.Code("/a/train.py", "main", 10, "\x80\x01\x88\x02");
   const uint32_t native =

@@ -243,6 +243,8 @@ TEST(Contract, FieldNumbers) {
       {Events::descriptor(), "first_sequence", f::kEventsFirstSequence},
       {Events::descriptor(), "restart", f::kEventsRestart},
       {Events::descriptor(), "column", f::kEventsColumn},
+      {Events::descriptor(), "predicted", f::kEventsPredicted},
+      {Events::descriptor(), "time_step_us", f::kEventsTimeStep},
       {Column::descriptor(), "id", f::kColumnId},
       {Column::descriptor(), "codec", f::kColumnCodec},
       {Column::descriptor(), "raw_size", f::kColumnRawSize},

@@ -46,9 +46,11 @@ std::string Frame(const std::string& content) {
   return out + packet;
 }
 
-TraceBuilder::TraceBuilder(Options options) : options_(options) {
+TraceBuilder::TraceBuilder(Options options)
+    : options_(options), predictions_(options.predict ? event_prediction::Predictor::kEntries : 0) {
+  predictor_.Use(predictions_.data());
   Header& header = *content_.mutable_header();
-  header.set_format_version(1);
+  header.set_format_version(3);
   header.set_producer("test");
   header.mutable_clock()->set_monotonic_ns(1'000'000);
   header.mutable_clock()->set_realtime_ns(1'700'000'000'000'000'000);
@@ -198,14 +200,28 @@ void TraceBuilder::Add(BuiltEvent event) {
       predictors_.clear();
       totals_.clear();
       ++restart_;
+      predictor_.Restart();
     }
+    events.set_predicted(options_.predict);
   }
   const uint32_t kind = static_cast<uint32_t>(event.kind);
   const uint32_t site = SiteOf(event);
   SiteState& state = predictors_[site];
   const bool failed = event.result != 0 || (event.flags & analyzer::kSiteFailed) != 0;
-  Put(SITE, site);
-  PutZigzag(TIME, event.time_us - last_time_us_);
+  const uint64_t step = event.time_us - last_time_us_;
+  uint64_t distance = 0;
+  if (event_columns::HasLive(kind)) {
+    const auto birth = live_.find({static_cast<EventKind>(event_columns::BirthOf(kind)), event.address});
+    if (birth != live_.end()) distance = index_ - birth->second.first;
+  }
+  event_prediction::Entry expected{};
+  if (options_.predict) {
+    expected = predictor_.Predict();
+    if (expected.site != site) expected = {};
+    predictor_.Learn(site, static_cast<int64_t>(step), distance);
+  }
+  Put(SITE, expected.site == site ? 0 : site);
+  PutZigzag(TIME, step - static_cast<uint64_t>(int64_t{expected.step}));
   PutZigzag(SEQUENCE, event.sequence - last_sequence_ - 1);
   last_time_us_ = event.time_us;
   last_sequence_ = event.sequence;
@@ -216,12 +232,15 @@ void TraceBuilder::Add(BuiltEvent event) {
     const std::pair<EventKind, uint64_t> key{static_cast<EventKind>(event_columns::BirthOf(kind)),
                                              event.address};
     const auto birth = live_.find(key);
+    if (options_.predict) {
+      PutZigzag(LIVE, distance - expected.distance);
+    } else {
+      Put(LIVE, distance);
+    }
     if (birth == live_.end()) {
-      Put(LIVE, 0);
       by_address = true;
       has_size = has_size || event.kind == EventKind::kBlockFree;
     } else {
-      Put(LIVE, index_ - birth->second.first);
       event.size = birth->second.second;
       if (!failed) live_.erase(birth);
     }

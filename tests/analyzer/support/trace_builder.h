@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "analyzer/trace/model.h"
+#include "gpumemtrace/event_prediction.h"
 #include "gpumemtrace/trace.pb.h"
 
 namespace gpumemtrace::tests {
@@ -47,6 +48,8 @@ class TraceBuilder {
     bool compress_definitions = false;
     // Define a site again after each restart, as the recorder does.
     bool repeat_sites = false;
+    // Leave out what event_prediction.h expects, as the recorder does.
+    bool predict = false;
   };
 
   TraceBuilder() : TraceBuilder(Options()) {}
@@ -113,6 +116,8 @@ class TraceBuilder {
   uint32_t next_frame_ = 1;
   uint32_t next_thread_ = 1;
   std::map<uint32_t, SiteState> predictors_;
+  std::vector<event_prediction::Entry> predictions_;
+  event_prediction::Predictor predictor_;
   std::map<int32_t, std::pair<uint64_t, uint64_t>> totals_;
   // Live objects: (kind of birth, address) → (index, size).
   std::map<std::pair<EventKind, uint64_t>, std::pair<uint64_t, uint64_t>> live_;
