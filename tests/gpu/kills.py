@@ -20,7 +20,7 @@ import common
 
 WORKLOAD = common.HERE / "workloads" / "torch_killed.py"
 HEAD = 16
-LARGEST = 512 * 4096
+LARGEST = 512 * 2048
 
 Outcome = collections.namedtuple("Outcome", "number bound operations events alive faults size")
 
