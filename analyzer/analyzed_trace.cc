@@ -1,6 +1,7 @@
 #include "analyzer/analyzed_trace.h"
 
 #include "analyzer/analyses/census_bytes.h"
+#include "analyzer/analyses/census_findings.h"
 
 namespace gpumemtrace::analyzer {
 namespace {
@@ -11,6 +12,8 @@ void Conclude(AnalyzedTrace& trace) {
   trace.analyses.Conclude(trace.symbols);
   trace.holders.Conclude(trace.analyses.findings(), trace.symbols);
   TellBytesByCensus(trace.holders, trace.analyses.findings());
+  TellRounding(trace.holders, trace.analyses.findings());
+  TellRemedies(trace.holders, trace.analyses.findings());
 }
 
 }  // namespace

@@ -35,6 +35,10 @@ bool IsTrustworthy() {
 }
 #endif
 
+// Between two comparisons. The shorter, the less certain: reading both takes up to a microsecond when it is
+// interrupted.
+constexpr uint64_t kShortestNs = 10'000'000;
+
 // Under some hypervisors every reading is a trap.
 bool IsCheap() {
   constexpr int kReadings = 64;
@@ -56,11 +60,13 @@ void CounterRate::Prepare() {
   scale_.store(0, std::memory_order_relaxed);
   usable_ = IsTrustworthy() && IsCheap();
   if (!usable_) return;
-  ns_ = sys::MonotonicNs();
+  ns_.store(sys::MonotonicNs(), std::memory_order_relaxed);
   ticks_ = ReadCounter();
 }
 
 void CounterRate::Observe() {
+  // Any other thread may have just been here: only who has something to do writes what all threads read.
+  if (sys::MonotonicNs() - ns_.load(std::memory_order_relaxed) < kShortestNs) return;
   // Who finds another thread here has nothing to do.
   if (busy_.exchange(true, std::memory_order_acquire)) return;
   Compare();
@@ -69,13 +75,12 @@ void CounterRate::Observe() {
 
 void CounterRate::Compare() {
   if (!usable_) return;
-  // The shorter, the less certain: reading both takes up to a microsecond when it is interrupted.
-  constexpr uint64_t kShortestNs = 10'000'000;
   const uint64_t ns = sys::MonotonicNs();
   const uint64_t ticks = ReadCounter();
-  if (ns - ns_ < kShortestNs) return;
+  const uint64_t last_ns = ns_.load(std::memory_order_relaxed);
+  if (ns - last_ns < kShortestNs) return;
   __extension__ using Wide = unsigned __int128;
-  const Wide scale = (static_cast<Wide>(ns - ns_) << kShift) / (ticks != ticks_ ? ticks - ticks_ : 1);
+  const Wide scale = (static_cast<Wide>(ns - last_ns) << kShift) / (ticks != ticks_ ? ticks - ticks_ : 1);
   const uint64_t old = scale_.load(std::memory_order_relaxed);
   // A counter of less than 0.1 or more than 16 GHz, one that went back, or one whose rate moved by a percent.
   const bool sane = ticks > ticks_ && scale < Wide{10} << kShift && scale > Wide{1} << (kShift - 4);
@@ -86,7 +91,7 @@ void CounterRate::Compare() {
   }
   scale_.store(static_cast<uint64_t>(scale), std::memory_order_relaxed);
   // Each rate is that of the last interval: the kernel's clock is slewed, and so are we.
-  ns_ = ns;
+  ns_.store(ns, std::memory_order_relaxed);
   ticks_ = ticks;
 }
 

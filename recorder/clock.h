@@ -46,7 +46,7 @@ class CounterRate {
   std::atomic<bool> busy_{false};
   bool usable_ = false;
   uint64_t ticks_ = 0;
-  uint64_t ns_ = 0;
+  std::atomic<uint64_t> ns_{0};
 
   void Compare();
 };

@@ -32,10 +32,15 @@ struct ProcessPage {
 };
 constinit ProcessPage g_no_page{{0}};
 
-constinit std::atomic<uint32_t> g_state{kIdle};
-constinit std::atomic<ProcessPage*> g_page{&g_no_page};
-constinit std::atomic<Session*> g_session{nullptr};
-constinit CounterRate g_rate;
+// What every event looks at, in one cache line: between two events the program has used the caches for
+// itself.
+struct alignas(64) Hot {
+  std::atomic<ProcessPage*> page{&g_no_page};
+  std::atomic<Session*> session{nullptr};
+  std::atomic<uint32_t> state{kIdle};
+  CounterRate rate;
+};
+constinit Hot g_hot;
 constinit uint64_t g_generations = 0;
 constinit std::span<const char* const> g_api_names;
 constinit pthread_key_t g_thread_key = 0;
@@ -70,21 +75,21 @@ class Inside {
 };
 
 void CountLost(LossCause cause) {
-  Session* session = g_session.load(std::memory_order_acquire);
+  Session* session = g_hot.session.load(std::memory_order_acquire);
   if (session != nullptr) session->losses().Add(cause, 1);
 }
 
 // The child of a fork has only a copy of the parent's memory and none of its rings.
 void ResetInChild() {
-  g_session.store(nullptr, std::memory_order_relaxed);
-  g_page.store(&g_no_page, std::memory_order_relaxed);
-  g_state.store(kIdle, std::memory_order_relaxed);
+  g_hot.session.store(nullptr, std::memory_order_relaxed);
+  g_hot.page.store(&g_no_page, std::memory_order_relaxed);
+  g_hot.state.store(kIdle, std::memory_order_relaxed);
   t_state = {kNoGeneration, nullptr, t_state.inside};
   stacks::AfterForkInChild();
 }
 
 void AfterFork() {
-  if (g_state.load(std::memory_order_relaxed) == kOff) return;
+  if (g_hot.state.load(std::memory_order_relaxed) == kOff) return;
   ResetInChild();
   t_state.inside = false;
 }
@@ -92,10 +97,10 @@ void AfterFork() {
 void ThreadEnds(void* value) {
   auto* slot = static_cast<ThreadSlot*>(value);
   const Inside inside;
-  Session* session = g_session.load(std::memory_order_acquire);
+  Session* session = g_hot.session.load(std::memory_order_acquire);
   if (session == nullptr || t_state.slot != slot ||
       t_state.generation !=
-          g_page.load(std::memory_order_relaxed)->generation.load(std::memory_order_relaxed)) {
+          g_hot.page.load(std::memory_order_relaxed)->generation.load(std::memory_order_relaxed)) {
     return;
   }
   t_state.generation = kNoGeneration;
@@ -104,24 +109,24 @@ void ThreadEnds(void* value) {
 }
 
 const uint32_t* StateWord() {
-  return reinterpret_cast<const uint32_t*>(&g_state);
+  return reinterpret_cast<const uint32_t*>(&g_hot.state);
 }
 
 // Makes the session, or waits for the thread that does. True when there is one.
 bool Start() {
-  uint32_t state = g_state.load(std::memory_order_acquire);
+  uint32_t state = g_hot.state.load(std::memory_order_acquire);
   if (state == kActive &&
-      g_page.load(std::memory_order_relaxed)->generation.load(std::memory_order_relaxed) == 0) {
+      g_hot.page.load(std::memory_order_relaxed)->generation.load(std::memory_order_relaxed) == 0) {
     // fork() without its handlers.
     ResetInChild();
     state = kIdle;
   }
   while (state == kStarting) {
     sys::FutexWait(StateWord(), kStarting, 10'000'000);
-    state = g_state.load(std::memory_order_acquire);
+    state = g_hot.state.load(std::memory_order_acquire);
   }
   if (state != kIdle) return state == kActive;
-  if (!g_state.compare_exchange_strong(state, kStarting, std::memory_order_acq_rel)) return Start();
+  if (!g_hot.state.compare_exchange_strong(state, kStarting, std::memory_order_acq_rel)) return Start();
 
   const sys::KeepErrno keep_errno;
   const sys::Undisturbed undisturbed;
@@ -133,18 +138,18 @@ bool Start() {
       pthread_key_create(&g_thread_key, ThreadEnds);
       pthread_atfork(nullptr, nullptr, AfterFork);
     }
-    g_rate.Prepare();
+    g_hot.rate.Prepare();
     auto* page = static_cast<ProcessPage*>(MapPages(sizeof(ProcessPage)));
     Session* session = page == nullptr ? nullptr : Session::Create(g_api_names);
     if (session != nullptr) {
       madvise(page, sizeof(ProcessPage), MADV_WIPEONFORK);
       page->generation.store(++g_generations, std::memory_order_relaxed);
-      g_session.store(session, std::memory_order_release);
-      g_page.store(page, std::memory_order_release);
+      g_hot.session.store(session, std::memory_order_release);
+      g_hot.page.store(page, std::memory_order_release);
       started = true;
     }
   }
-  g_state.store(started ? kActive : kOff, std::memory_order_release);
+  g_hot.state.store(started ? kActive : kOff, std::memory_order_release);
   sys::FutexWake(StateWord(), INT32_MAX);
   return started;
 }
@@ -176,11 +181,11 @@ Record* MakeRecord(Session& session, ThreadSlot& slot, RecordKind kind, size_t v
 
 // The warm path does not come here: the thread's first event, or none is wanted.
 __attribute__((noinline)) ThreadSlot* FindSlot() {
-  if (g_state.load(std::memory_order_relaxed) == kOff || !Start()) return nullptr;
+  if (g_hot.state.load(std::memory_order_relaxed) == kOff || !Start()) return nullptr;
   const sys::KeepErrno keep_errno;
   // Making the ring file longer may go over RLIMIT_FSIZE.
   const sys::Undisturbed undisturbed;
-  Session& session = *g_session.load(std::memory_order_acquire);
+  Session& session = *g_hot.session.load(std::memory_order_acquire);
   const uint32_t tid = sys::ThreadId();
   ThreadSlot* slot = session.rings().Acquire(tid);
   if (slot == nullptr) {
@@ -193,7 +198,7 @@ __attribute__((noinline)) ThreadSlot* FindSlot() {
     slot->ring.Publish();
   }
   t_state.slot = slot;
-  t_state.generation = g_page.load(std::memory_order_acquire)->generation.load(std::memory_order_relaxed);
+  t_state.generation = g_hot.page.load(std::memory_order_acquire)->generation.load(std::memory_order_relaxed);
   pthread_setspecific(g_thread_key, slot);
   return slot;
 }
@@ -201,8 +206,8 @@ __attribute__((noinline)) ThreadSlot* FindSlot() {
 inline ThreadSlot* Slot() {
   const ThreadState& state = t_state;
   // Acquire: the page may have been made by another thread; it costs nothing here.
-  if (state.generation == g_page.load(std::memory_order_acquire)->generation.load(std::memory_order_relaxed))
-      [[likely]] {
+  if (state.generation ==
+      g_hot.page.load(std::memory_order_acquire)->generation.load(std::memory_order_relaxed)) [[likely]] {
     return state.slot;
   }
   return FindSlot();
@@ -343,8 +348,12 @@ bool WantsStack(const Options& options, const Event& event) {
 
 void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
   Ring& ring = slot.ring;
-  // Every 1024th event of a thread is timed, but not its first, which does what is done once.
-  const bool timed = (ring.counters.events.load(std::memory_order_relaxed) & 1023) == 1023;
+  // One of 1021 events of a thread is timed, but not its first, which does what is done once. A prime: with
+  // 1024 a loop of 512 events was timed at one and the same event always.
+  const bool timed = ++slot.since_timed == 1021;
+  if (timed) [[unlikely]] {
+    slot.since_timed = 0;
+  }
   const uint64_t began = timed ? sys::MonotonicNs() : 0;
 
   const uint64_t stack =
@@ -375,7 +384,7 @@ void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
     record->device = event.device;
     record->reserved = 0;
     record->sequence = sequence;
-    record->time_ns = slot.clock.Now(g_rate);
+    record->time_ns = slot.clock.Now(g_hot.rate);
     record->stack = stack;
     record->address = event.address;
     record->size = event.size;
@@ -399,7 +408,7 @@ void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
   if (timed) {
     RingCounters::Add(ring.counters.timed_events, 1);
     RingCounters::Add(ring.counters.timed_ns, sys::MonotonicNs() - began);
-    g_rate.Observe();
+    g_hot.rate.Observe();
   }
 }
 
@@ -410,7 +419,7 @@ void Initialize(const Host& host) {
 }
 
 bool Active() {
-  return g_state.load(std::memory_order_relaxed) == kActive;
+  return g_hot.state.load(std::memory_order_relaxed) == kActive;
 }
 
 bool Activate() {
@@ -429,7 +438,7 @@ void Record(const Event& event) {
   if (slot == nullptr) [[unlikely]] {
     return;
   }
-  Session& session = *g_session.load(std::memory_order_relaxed);
+  Session& session = *g_hot.session.load(std::memory_order_relaxed);
   if (!session.options().Records(event.space)) [[unlikely]] {
     if (event.sequence != 0) EndReservation(*slot, event.sequence);
     return;
@@ -440,7 +449,7 @@ void Record(const Event& event) {
 uint64_t ReserveSequence() {
   const Inside inside;
   ThreadSlot* slot = inside.entered() ? Slot() : nullptr;
-  Session* session = g_session.load(std::memory_order_acquire);
+  Session* session = g_hot.session.load(std::memory_order_acquire);
   if (session == nullptr) return 0;
   if (slot == nullptr) return session->NextSequence();
   if (slot->reservation != 0) return session->NextSequence();
@@ -461,7 +470,7 @@ uint64_t CaptureForwardStack() {
   if (!inside.entered()) return 0;
   ThreadSlot* slot = Slot();
   if (slot == nullptr) return 0;
-  Session& session = *g_session.load(std::memory_order_relaxed);
+  Session& session = *g_hot.session.load(std::memory_order_relaxed);
   stacks::CaptureOptions options = session.options().stacks;
   if (!options.python) return 0;
   options.native = stacks::NativeDepth::kNone;
@@ -473,7 +482,7 @@ void RecordMark(MarkKind kind, MarkSource source, const char* text, const char* 
   if (!inside.entered()) return CountLost(LossCause::kReentered);
   ThreadSlot* slot = Slot();
   if (slot == nullptr) return;
-  Session& session = *g_session.load(std::memory_order_relaxed);
+  Session& session = *g_hot.session.load(std::memory_order_relaxed);
   constexpr size_t kLongest = 4096;
   const size_t text_bytes = text == nullptr ? 0 : strnlen(text, kLongest);
   const size_t domain_bytes = domain == nullptr ? 0 : strnlen(domain, kLongest);
@@ -502,7 +511,7 @@ void RecordDeviceMemory(int device, uint64_t free_bytes, uint64_t total_bytes) {
   if (!inside.entered()) return CountLost(LossCause::kReentered);
   ThreadSlot* slot = Slot();
   if (slot == nullptr) return;
-  Session& session = *g_session.load(std::memory_order_relaxed);
+  Session& session = *g_hot.session.load(std::memory_order_relaxed);
   {
     const Ordered ordered(session, *slot);
     auto* record = MakeRecord<ring_file::DeviceMemoryRecord>(session, *slot, RecordKind::kDeviceMemory, 0);
@@ -523,7 +532,7 @@ void RecordDevice(int device, const char* name, const unsigned char* uuid, uint6
   if (!inside.entered()) return CountLost(LossCause::kReentered);
   ThreadSlot* slot = Slot();
   if (slot == nullptr) return;
-  Session& session = *g_session.load(std::memory_order_relaxed);
+  Session& session = *g_hot.session.load(std::memory_order_relaxed);
   if (!session.IsNewDevice(device)) return;
   const size_t name_bytes = name == nullptr ? 0 : strnlen(name, 256);
   auto* record = MakeRecord<ring_file::DeviceRecord>(session, *slot, RecordKind::kDevice, name_bytes);
@@ -544,7 +553,7 @@ void RecordNote(NoteSeverity severity, const char* text) {
   if (!inside.entered() || text == nullptr) return;
   ThreadSlot* slot = Slot();
   if (slot == nullptr) return;
-  Session& session = *g_session.load(std::memory_order_relaxed);
+  Session& session = *g_hot.session.load(std::memory_order_relaxed);
   if (!session.IsNew(text)) return;
   const size_t text_bytes = strnlen(text, 4096);
   auto* record = MakeRecord<ring_file::NoteRecord>(session, *slot, RecordKind::kNote, text_bytes);
@@ -562,7 +571,7 @@ bool RecordContent(std::span<const unsigned char> content) {
   if (!inside.entered()) return false;
   ThreadSlot* slot = Slot();
   if (slot == nullptr) return false;
-  Session& session = *g_session.load(std::memory_order_relaxed);
+  Session& session = *g_hot.session.load(std::memory_order_relaxed);
   {
     const Ordered ordered(session, *slot);
     auto* record = MakeRecord<ring_file::ContentRecord>(session, *slot, RecordKind::kContent, content.size());
@@ -577,8 +586,8 @@ bool RecordContent(std::span<const unsigned char> content) {
 }
 
 void ModulesChanged() {
-  Session* session = g_session.load(std::memory_order_acquire);
-  if (session == nullptr || g_page.load(std::memory_order_relaxed)->generation.load() == 0) return;
+  Session* session = g_hot.session.load(std::memory_order_acquire);
+  if (session == nullptr || g_hot.page.load(std::memory_order_relaxed)->generation.load() == 0) return;
   const sys::KeepErrno keep_errno;
   stacks::ModulesChanged();
   session->ModulesChanged();
@@ -586,9 +595,9 @@ void ModulesChanged() {
 
 void Finish() {
   const Inside inside;
-  Session* session = g_session.load(std::memory_order_acquire);
+  Session* session = g_hot.session.load(std::memory_order_acquire);
   // In the child of a bare clone() the session is the parent's.
-  if (session == nullptr || g_page.load(std::memory_order_relaxed)->generation.load() == 0) return;
+  if (session == nullptr || g_hot.page.load(std::memory_order_relaxed)->generation.load() == 0) return;
   session->Finish();
 }
 

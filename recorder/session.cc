@@ -1,6 +1,7 @@
 #include "recorder/session.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,7 +121,7 @@ bool Session::Open(std::span<const char* const> api_names) {
     memory_.RemoveFile();
     return false;
   }
-  writer_.SetRestartBytes(Bound() / 256);
+  writer_.SetBound(Bound());
   if (void* place = MapPages(sizeof(Folding)); place != nullptr) {
     folding_ = new (place) Folding(writer_, file_, SystemFileLayer(), Bound());
   }
@@ -171,21 +172,28 @@ void* Session::WriterThread(void* session) {
 
 void Session::RunWriter() {
   uint64_t interval = options_.flush_ns;
+  bool hurried = false;
   for (;;) {
-    sys::FutexWait(WakeWord(), 0, interval);
+    if (!hurried) sys::FutexWait(WakeWord(), 0, interval);
     wake_.store(0, std::memory_order_relaxed);
     drain_lock_.Acquire();
     LookAtModules();
-    const int error = writer_.Drain(Writer::Order::kExact);
+    const int error = DrainWithinLimit();
+    bool opened = false;
     if (folding_ != nullptr) {
-      if (folding_->ready()) folding_->Complete();
+      if (folding_->ready()) {
+        folding_->Complete();
+        opened = !folding_->running();
+      }
       if (error == 0) folding_->Begin();
+      hurried = folding_->Crowded() || folding_->Hurried();
     }
     const uint32_t fullest = writer_.fullest();
     const uint64_t live_blocks = writer_.live_blocks();
     const uint64_t live_bytes = writer_.live_block_bytes();
     drains_.fetch_add(1, std::memory_order_relaxed);
     drain_lock_.Release();
+    if (opened) OpenGate();
     census::Observe(sys::MonotonicNs(), live_blocks, live_bytes);
     if (error == 0) stalled_.store(false, std::memory_order_relaxed);
     // Aim at rings between a quarter and a half full, so that packets are large and nobody has to wake us.
@@ -203,30 +211,59 @@ void Session::RunWriter() {
   }
 }
 
+int Session::DrainWithinLimit() {
+  if (folding_ != nullptr) writer_.SetLimit(folding_->Limit());
+  return writer_.Drain(Writer::Order::kExact);
+}
+
+bool Session::WaitForFold(uint32_t gate) {
+  waiting_.fetch_add(1, std::memory_order_seq_cst);
+  bool open = false;
+  for (bool alive = true; alive && !open;) {
+    const uint64_t before = drains_.load(std::memory_order_relaxed);
+    sys::FutexWait(GateWord(), gate, kMostPatienceNs);
+    open = gate_.load(std::memory_order_seq_cst) != gate;
+    alive = drains_.load(std::memory_order_relaxed) != before;
+  }
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  return open;
+}
+
+void Session::OpenGate() {
+  gate_.fetch_add(1, std::memory_order_seq_cst);
+  if (waiting_.load(std::memory_order_seq_cst) != 0) sys::FutexWake(GateWord(), INT_MAX);
+}
+
 void Session::MakeRoom(Ring& ring, uint64_t bytes) {
   const sys::KeepErrno keep_errno;
   const sys::Undisturbed undisturbed;
   RingCounters::Add(ring.counters.full, 1);
-  for (;;) {
+  for (bool may_wait = true;;) {
     const uint64_t before = drains_.load(std::memory_order_relaxed);
-    if (stalled_.load(std::memory_order_relaxed) ? drain_lock_.TryAcquire()
-                                                 : drain_lock_.AcquireFor(kMostPatienceNs)) {
-      break;
-    }
-    // Many threads may be in the queue; only a drain that does not end is a stall.
-    if (drains_.load(std::memory_order_relaxed) == before) {
+    if (!(stalled_.load(std::memory_order_relaxed) ? drain_lock_.TryAcquire()
+                                                   : drain_lock_.AcquireFor(kMostPatienceNs))) {
+      // Many threads may be in the queue; only a drain that does not end is a stall.
+      if (drains_.load(std::memory_order_relaxed) != before) continue;
       stalled_.store(true, std::memory_order_relaxed);
       return;
     }
+    stalled_.store(false, std::memory_order_relaxed);
+    const uint32_t gate = gate_.load(std::memory_order_seq_cst);
+    bool wait = false;
+    // Somebody may have drained while we waited for the lock.
+    if (ring.Reserve(bytes) == nullptr) {
+      DrainWithinLimit();
+      if (ring.Reserve(bytes) == nullptr) {
+        wait = may_wait && folding_ != nullptr && folding_->Crowded();
+        // Rather a trace that is too large than a loss.
+        if (!wait) writer_.Drain(Writer::Order::kEverything);
+      }
+    }
+    drains_.fetch_add(1, std::memory_order_relaxed);
+    drain_lock_.Release();
+    if (!wait) return;
+    may_wait = WaitForFold(gate);
   }
-  stalled_.store(false, std::memory_order_relaxed);
-  // Somebody may have drained while we waited for the lock.
-  if (ring.Reserve(bytes) == nullptr) {
-    writer_.Drain(Writer::Order::kExact);
-    if (ring.Reserve(bytes) == nullptr) writer_.Drain(Writer::Order::kEverything);
-  }
-  drains_.fetch_add(1, std::memory_order_relaxed);
-  drain_lock_.Release();
 }
 
 void Session::DrainNow() {
@@ -243,7 +280,10 @@ void Session::Finish() {
   // Longer patience than elsewhere: this is the last chance.
   if (!drain_lock_.AcquireFor(10 * kMostPatienceNs)) return;
   finished_.store(true, std::memory_order_seq_cst);
-  if (folding_ != nullptr) folding_->Cancel();
+  if (folding_ != nullptr) {
+    folding_->Cancel();
+    OpenGate();
+  }
   const int error = writer_.Finish();
   memory_.RemoveFile();
   if (!said_goodbye_) SayGoodbye(error);

@@ -34,7 +34,8 @@ class Session {
   void Wake() {
     if (wake_.exchange(1, std::memory_order_relaxed) == 0) sys::FutexWake(WakeWord(), 1);
   }
-  // The calling thread, whose ring cannot take `bytes` more, drains.
+  // The calling thread, whose ring cannot take `bytes` more, drains; or waits while the trace is folded and
+  // must not grow.
   void MakeRoom(Ring& ring, uint64_t bytes);
   // After Finish there may be no writer thread for long: drains at once.
   void DrainNow();
@@ -58,12 +59,18 @@ class Session {
   int CreateFile(const char* host_name);
   void StartThread();
   [[noreturn]] void RunWriter();
+  // With the drain lock.
+  int DrainWithinLimit();
+  // Waits until the trace may grow again. False: nothing happens any more.
+  bool WaitForFold(uint32_t gate);
+  void OpenGate();
   static void* WriterThread(void* session);
   void LookAtModules();
   // GPUMEMTRACE_MAX_BYTES, or the limit on file sizes when that is less.
   uint64_t Bound() const;
   void SayGoodbye(int error);
   const uint32_t* WakeWord() const { return reinterpret_cast<const uint32_t*>(&wake_); }
+  const uint32_t* GateWord() const { return reinterpret_cast<const uint32_t*>(&gate_); }
 
   Options options_;
   TraceFile file_;
@@ -78,6 +85,9 @@ class Session {
   std::atomic<bool> stalled_{false};
   // Drains that ended, so that who waits for the lock can tell a queue from a stall.
   std::atomic<uint64_t> drains_{0};
+  // Changes when a pass over the trace ends and it may grow again; and who waits for that.
+  std::atomic<uint32_t> gate_{0};
+  std::atomic<uint32_t> waiting_{0};
   bool has_writer_thread_ = false;
   bool said_goodbye_ = false;
 

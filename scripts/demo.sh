@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
 echo "building …"
-cmake --preset release --log-level=WARNING >/dev/null
+cmake --preset release -DGPUMEMTRACE_UNITY=ON --log-level=WARNING >/dev/null
 mkdir -p build/demo
 
 has_gpu_and_torch() {

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${1:-dist}
 cmake -S . -B build/package -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGPUMEMTRACE_STATIC_ANALYZER=ON \
-  -DGPUMEMTRACE_TESTS=OFF --log-level=WARNING >/dev/null
+  -DGPUMEMTRACE_TESTS=OFF -DGPUMEMTRACE_UNITY=ON --log-level=WARNING >/dev/null
 cmake --build build/package --target gpumemtrace gpumem-analyze -- --quiet
 mkdir -p "$target"
 for file in libgpumemtrace.so gpumem-analyze; do

@@ -44,9 +44,11 @@ step() {
 build() {
   local name=$1 preset=$2
   shift 2
-  local more=()
-  if [ "$preset" != release ]; then more=("-DGPUMEMTRACE_TEST_ANALYZER=$PWD/build/release/analyzer/gpumem-analyze" "-DGPUMEMTRACE_TEST_PROGRAMS_FROM=$PWD/build/release"); fi
-  if cmake --preset "$preset" ${more[@]+"${more[@]}"} >"$logs/$name.log" 2>&1 && ninja -C "build/$preset" "$@" >>"$logs/$name.log" 2>&1; then
+  local more=(-DGPUMEMTRACE_UNITY=ON)
+  if [ "$preset" != release ]; then
+    more+=("-DGPUMEMTRACE_TEST_ANALYZER=$PWD/build/release/analyzer/gpumem-analyze" "-DGPUMEMTRACE_TEST_PROGRAMS_FROM=$PWD/build/release")
+  fi
+  if cmake --preset "$preset" "${more[@]}" >"$logs/$name.log" 2>&1 && ninja -C "build/$preset" "$@" >>"$logs/$name.log" 2>&1; then
     say "built $name"
     return 0
   fi

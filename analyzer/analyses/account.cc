@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "analyzer/analyses/steps.h"
+
 namespace gpumemtrace::analyzer {
 namespace {
 
@@ -62,14 +64,6 @@ void Close(Account& account, const Reading& reading, const Reading& first, uint6
   account.used = static_cast<uint64_t>(std::max<int64_t>(0, static_cast<int64_t>(reading.used) + since));
   account.unattributed = static_cast<int64_t>(account.used) - static_cast<int64_t>(known);
   account.unattributed_before = static_cast<int64_t>(first.used) - static_cast<int64_t>(first.segments);
-}
-
-Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps) {
-  Moment moment;
-  moment.index = index;
-  moment.time_us = time_us;
-  moment.step = steps.real() ? steps.StepAt(index) : -1;
-  return moment;
 }
 
 FragmentationMoment Name(const PoolPicture& picture, Collector& collector, Places& places,
@@ -187,6 +181,56 @@ std::vector<FragmentationFinding> FindFragmentation(Collector& collector, Places
   return findings;
 }
 
+namespace {
+
+// Sets what would have made room, cheapest first: a cache given back, one piece instead of many, or the
+// fewest holders; and the advice that follows.
+void WhatWouldHaveFitted(bool asked_by_allocator, OutOfMemoryFinding& finding) {
+  const uint64_t cached = finding.gap_bytes + finding.empty_segments_bytes;
+  const uint64_t free = cached + finding.device_free;
+  // A caching allocator gives its empty segments back by itself before it fails; a library that asks the
+  // driver cannot make it do so.
+  finding.fits_after_empty_cache = finding.driver && !asked_by_allocator && finding.measured &&
+                                   finding.empty_segments_bytes != 0 &&
+                                   finding.empty_segments_bytes + finding.device_free >= finding.asked;
+  finding.fits_without_fragmentation = free >= finding.asked && cached != 0;
+  finding.shortfall = finding.asked - std::min(finding.asked, free);
+  uint64_t missing = finding.shortfall;
+  for (const SharePlace& holder : finding.largest) {
+    if (missing == 0) break;
+    missing -= std::min(missing, holder.bytes);
+    finding.release.push_back(holder);
+  }
+  // One that is large enough by itself is less to give up than several: the smallest such.
+  for (const SharePlace& holder : finding.largest) {
+    if (holder.bytes >= finding.shortfall && finding.shortfall != 0) finding.release.assign(1, holder);
+  }
+  if (missing != 0) finding.release.clear();
+  if (finding.fits_after_empty_cache) {
+    finding.advice = "it would have fitted after torch.cuda.empty_cache(): " +
+                     std::to_string(finding.empty_segments_bytes) +
+                     " B lie in the allocator's empty segments, which only it can give back";
+  } else if (finding.fits_without_fragmentation) {
+    finding.advice =
+        "free memory would have sufficed in one piece: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+  } else if (finding.measured && finding.asked > finding.device_total) {
+    finding.advice = "more was asked for than the device has: split the request";
+    finding.release.clear();
+  } else if (finding.measured && finding.unattributed > static_cast<int64_t>(finding.device_total / 4)) {
+    finding.advice =
+        "much of the device is taken outside this process's allocations: look for other processes on it";
+  } else if (!finding.release.empty()) {
+    finding.advice =
+        "it would have fitted after releasing what was born at " + finding.release.front().place.Short();
+    for (size_t i = 1; i < finding.release.size(); ++i)
+      finding.advice += (i + 1 == finding.release.size() ? " and " : ", ") + finding.release[i].place.Short();
+  } else if (!finding.largest.empty()) {
+    finding.advice = "the largest holder then was " + finding.largest.front().place.Short();
+  }
+}
+
+}  // namespace
+
 std::vector<OutOfMemoryFinding> ExplainOutOfMemory(Collector& collector, Places& places, const Steps& steps) {
   std::vector<OutOfMemoryFinding> findings;
   const std::vector<OutOfMemoryRecord>& records = collector.out_of_memory();
@@ -237,19 +281,10 @@ std::vector<OutOfMemoryFinding> ExplainOutOfMemory(Collector& collector, Places&
       share.bytes = bytes;
       finding.largest.push_back(std::move(share));
     }
-    const uint64_t cached = finding.gap_bytes + finding.empty_segments_bytes;
-    finding.fits_without_fragmentation = cached + finding.device_free >= finding.asked && cached != 0;
-    if (finding.fits_without_fragmentation) {
-      finding.advice =
-          "free memory would have sufficed in one piece: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
-    } else if (finding.measured && finding.asked > finding.device_total) {
-      finding.advice = "more was asked for than the device has: split the request";
-    } else if (finding.measured && finding.unattributed > static_cast<int64_t>(finding.device_total / 4)) {
-      finding.advice =
-          "much of the device is taken outside this process's allocations: look for other processes on it";
-    } else if (!finding.largest.empty()) {
-      finding.advice = "the largest holder then was " + finding.largest.front().place.Short();
-    }
+    const std::string& library =
+        collector.origins().library_name(collector.origins()[finding.origin].library);
+    WhatWouldHaveFitted(collector.allocator_origin(finding.origin) || library.starts_with("libc10_cuda"),
+                        finding);
     findings.push_back(std::move(finding));
   }
   return findings;

@@ -1,5 +1,5 @@
-// Bytes of a leak that the allocators do not show but Python does: frameworks whose pool has no hook (JAX)
-// are seen to keep one handle for each array, and a census names the arrays.
+// Leaks of handles, with the memory that they stand for: a JAX array in a pool that no hook sees leaves one
+// event behind, and only the census knows its size and who keeps it.
 #pragma once
 
 #include "analyzer/analyses/findings.h"
@@ -7,9 +7,9 @@
 
 namespace gpumemtrace::analyzer {
 
-// Call after Holders::Conclude. For growth whose bytes are unknown: when a collection of tensors is as large
-// as what grew, its bytes per tensor are taken, the finding says where they come from, and the verdict is
-// told anew.
-void TellBytesByCensus(const Holders& holders, Findings& findings);
+// Call after Holders::Conclude. Where as many tensors of one collection were alive as handles grew, that
+// collection tells the bytes of the finding and keeps it (Holders::HoldersOf). An inference, and called so:
+// GrowthFinding::bytes_from, HeldBy::reason. A finding that becomes a leak by it changes the verdict.
+void TellBytesByCensus(Holders& holders, Findings& findings);
 
 }  // namespace gpumemtrace::analyzer

@@ -301,8 +301,8 @@ void Collector::Death(const Change& change) {
   }
   HighWater& peak = device.peak[which];
   if (change.birth_index <= peak.index && peak.index != kNoIndex) {
-    peak.past.push_back(
-        {change.birth_index, change.birth_time_us, change.index, change.address, change.size, origin});
+    peak.past.push_back({change.birth_index, change.birth_time_us, change.index, change.address, change.size,
+                         origin, change.cause});
   }
   if (!folded_ && (change.level == Level::kBlock || device.block_births == 0)) {
     const uint64_t total = change.level == Level::kBlock ? device.blocks : device.segments + device.managed;

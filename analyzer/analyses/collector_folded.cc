@@ -9,7 +9,7 @@ namespace gpumemtrace::analyzer {
 namespace {
 
 // Least and most of several birth places together: least is a lower bound, most an upper one, exact for one.
-struct Sum {
+struct WindowSum {
   uint64_t births = 0;
   uint64_t born_bytes = 0;
   uint64_t last_birth = 0;
@@ -25,7 +25,7 @@ uint64_t NotNegative(int64_t value) {
 
 // Bounds that were counted by the recorder as differences to the end of the window, so that they fit to what
 // is alive here even where it ended without a free.
-void AddTo(Usage& usage, const Sum& sum) {
+void AddTo(Usage& usage, const WindowSum& sum) {
   if (usage.births == 0 && sum.births != 0) usage.first_index = sum.last_birth;
   usage.births += sum.births;
   usage.born_bytes += sum.born_bytes;
@@ -71,7 +71,7 @@ void Collector::OnFolded(const Ledger&, const FoldedWindow& window) {
   change_count_ += window.events_dropped;
   const uint32_t number =
       loops_.AddFolded(window.first_index, window.last_index, window.first_time_us, window.last_time_us);
-  absl::flat_hash_map<uint32_t, Sum> tracks;
+  absl::flat_hash_map<uint32_t, WindowSum> tracks;
   for (const FoldedStack& stack : window.stacks) {
     const SiteInfo& site = model_.Site(stack.site);
     Change change;
@@ -82,7 +82,7 @@ void Collector::OnFolded(const Ledger&, const FoldedWindow& window) {
                    : site.kind == EventKind::kHandleCreate ? Level::kHandle
                                                            : Level::kSegment;
     const Birthplace& place = PlaceOf(change);
-    Sum sum;
+    WindowSum sum;
     sum.births = stack.births;
     sum.born_bytes = stack.born_bytes;
     sum.last_birth = stack.last_birth;
@@ -91,7 +91,7 @@ void Collector::OnFolded(const Ledger&, const FoldedWindow& window) {
     sum.least_bytes = static_cast<int64_t>(stack.least_bytes - stack.bytes);
     sum.most_bytes = static_cast<int64_t>(stack.most_bytes - stack.bytes);
     AddTo(usage_[place.origin], sum);
-    Sum& track = tracks[place.track];
+    WindowSum& track = tracks[place.track];
     track.births += sum.births;
     track.born_bytes += sum.born_bytes;
     track.last_birth = std::max(track.last_birth, sum.last_birth);

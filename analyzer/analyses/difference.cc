@@ -5,18 +5,15 @@
 #include <map>
 #include <tuple>
 
+#include "analyzer/symbols/names.h"
+
 namespace gpumemtrace::analyzer {
 namespace {
-
-std::string BaseName(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? path : path.substr(slash + 1);
-}
 
 // What stays when lines move and folders differ.
 using FunctionKey = std::tuple<std::string, std::string, std::string, bool>;
 FunctionKey KeyOf(const Place& place) {
-  return {BaseName(place.file), place.function, place.module, place.backward};
+  return {std::string(BaseName(place.file)), place.function, place.module, place.backward};
 }
 
 uint64_t Distance(uint64_t a, uint64_t b) {

@@ -89,6 +89,8 @@ enum class GrowthKind : uint8_t {
   kUnattributed,   // the device's free memory falls without any allocation that we saw
 };
 std::string_view GrowthKindName(GrowthKind kind);
+// Memory that goes on growing, whoever keeps it: what the verdict and the gate count.
+bool IsLeak(GrowthKind kind);
 
 // What would give the memory back, as far as the trace shows it.
 enum class Remedy : uint8_t {
@@ -99,9 +101,14 @@ enum class Remedy : uint8_t {
   kPhaseEnd,
   kExit,
   kDestroyHandle,
-  kFree
+  kFree,
+  kClearWorkspaces,  // PyTorch's cuBLAS workspaces
+  kReceiver          // of memory that was shared with another process
 };
+// A few words that do not change, for scripts.
 std::string_view RemedyName(Remedy remedy);
+// What to do, for people.
+std::string_view RemedyText(Remedy remedy);
 
 struct CurvePoint {
   double step = 0;
@@ -186,6 +193,7 @@ struct PeakBlock {
   uint64_t birth_index = kNoIndex;
   uint64_t birth_time_us = 0;
   uint64_t death_index = kNoIndex;  // kNoIndex = alive at the end
+  SiteId freed_by = 0;              // where the call was made that freed it; 0 = alive at the end
 };
 
 struct OtherPeak {
@@ -232,6 +240,7 @@ struct PeakFinding {
   OriginId born_last = kNoOrigin;
   Place born_last_place;
   uint64_t born_last_bytes = 0;
+  std::vector<PeakBlock> blocks;  // every one, in the order of birth
   std::vector<PeakBlock> oldest;
   std::vector<PeakBlock> largest;
   std::vector<OtherPeak> next;
@@ -255,7 +264,10 @@ struct Account {
   // blocks + cache + Σ libraries + managed + unattributed = used.
   uint64_t blocks = 0;
   uint64_t cache = 0;                 // segments of caching allocators minus their blocks
-  uint64_t rounding = 0;              // part of `blocks`' surroundings that is known to be rounding
+  // Of `blocks`: what the allocator gave beyond what tensors asked for. A census tells it of the tensors that
+  // it met, `rounding_known` bytes of blocks in all; of others of the same birth place it is an estimate.
+  uint64_t rounding = 0;
+  uint64_t rounding_known = 0;
   std::vector<NamedShare> libraries;  // other segments, by who asked
   uint64_t managed = 0;               // managed memory, which may live on the host: not part of the sum
   int64_t unattributed = 0;           // context, modules, driver; other processes
@@ -302,6 +314,7 @@ struct FragmentationMoment {
   uint64_t empty_segments_bytes = 0;     // cached, wholly free
   uint64_t gap_bytes = 0;                // free inside segments that hold live blocks
   uint64_t largest_fit = 0;              // largest request that needs no new memory
+  uint64_t rounding = 0;                 // inside blocks, see Account::rounding
   std::vector<SegmentPicture> segments;  // emptiest large ones first
   std::vector<Pin> pins;
 };
@@ -343,6 +356,12 @@ struct OutOfMemoryFinding {
   uint64_t device_total = 0;
   bool measured = false;
   bool fits_without_fragmentation = false;
+  // A library asked the driver while a caching allocator had enough that it could have given back.
+  bool fits_after_empty_cache = false;
+  // What was missing beyond all that was free: on the device, in empty segments and in holes.
+  uint64_t shortfall = 0;
+  // The fewest holders whose release would have made room, largest first; empty = none needed, or not enough.
+  std::vector<SharePlace> release;
   std::vector<SharePlace> largest;  // live then
   std::string advice;
 };

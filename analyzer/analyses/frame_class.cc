@@ -2,17 +2,10 @@
 
 #include <array>
 
+#include "analyzer/symbols/names.h"
+
 namespace gpumemtrace::analyzer {
 namespace {
-
-bool Contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
-std::string_view BaseName(std::string_view path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
 
 bool HasPrefix(std::string_view path, const std::vector<std::string>& prefixes) {
   for (const std::string& prefix : prefixes) {

@@ -6,7 +6,7 @@ namespace gpumemtrace::analyzer {
 namespace {
 
 // Fewer steps than this say nothing about growth.
-constexpr uint64_t kFewestSteps = 5;
+constexpr uint64_t kFewestStepsToJudge = 5;
 // Between two runs of one program the peak moves by the allocator's rounding; growth below this is none.
 constexpr double kLeastGrowth = 1;
 
@@ -52,14 +52,12 @@ GateFigures Figures(const Findings& findings) {
     figures.fragmentation = std::max(figures.fragmentation, fragmentation.worst.gap_bytes);
   }
   for (const GrowthFinding& growth : findings.growth) {
-    const bool leak = growth.kind == GrowthKind::kLeak || growth.kind == GrowthKind::kStrandedCache ||
-                      growth.kind == GrowthKind::kUnattributed;
-    if (!leak || growth.suppressed || growth.confidence < 0.3) continue;
+    if (!IsLeak(growth.kind) || growth.suppressed || growth.confidence < 0.3) continue;
     figures.growth += growth.bytes_per_step;
     if (figures.growth_place.empty()) figures.growth_place = growth.place.Short();
   }
   figures.out_of_memory = findings.out_of_memory_count;
-  figures.growth_judged = findings.steps.real() && findings.steps.count >= kFewestSteps;
+  figures.growth_judged = findings.steps.real() && findings.steps.count >= kFewestStepsToJudge;
   return figures;
 }
 

@@ -19,6 +19,9 @@ constexpr uint64_t kManyHandleRises = 100;
 // Without steps only what rises in most equal parts of the run is told as a leak.
 constexpr uint64_t kLeastRisesWithoutSteps = 16;
 
+// Fewer rises of the allocator's cache than this are stairs: new shapes, a new phase.
+constexpr uint64_t kFewestRisesOfCache = 6;
+
 double LastStep(const Steps& steps) {
   return std::max(0.0, static_cast<double>(steps.count) - 1.0);
 }
@@ -140,6 +143,7 @@ class Engine {
       Doubt(finding);
       Explain(finding);
     }
+    TakenByHandles();
     std::stable_sort(findings_.begin(), findings_.end(), [](const GrowthFinding& a, const GrowthFinding& b) {
       const bool leak_a = IsLeak(a.kind);
       const bool leak_b = IsLeak(b.kind);
@@ -149,11 +153,6 @@ class Engine {
       return a.grown_bytes > b.grown_bytes;
     });
     return std::move(findings_);
-  }
-
-  static bool IsLeak(GrowthKind kind) {
-    return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache ||
-           kind == GrowthKind::kUnattributed;
   }
 
  private:
@@ -230,6 +229,10 @@ class Engine {
         trend.since_step = std::min(trend.since_step, other.since_step);
         trend.until_step = std::max(trend.until_step, other.until_step);
       }
+      finding.curve = Curve(collector_.usage()[leaking.front().first].history, steps_);
+    } else if (leaking.size() == 1 && std::abs(leaking.front().second.bytes_per_step -
+                                               trend.bytes_per_step) <= 0.01 * trend.bytes_per_step) {
+      // One stack is all of it: its curve is free of what else the line keeps.
       finding.curve = Curve(collector_.usage()[leaking.front().first].history, steps_);
     } else {
       finding.curve = Curve(track.usage.history, steps_);
@@ -357,7 +360,7 @@ class Engine {
     if (grown_by.empty()) return;
     // New shapes make any cache grow now and then. A cause that works in every step, or at even distances,
     // shows as a steady rise.
-    const bool steady = Steady(floors);
+    const bool steady = trend.rises >= kFewestRisesOfCache && Steady(floors);
     const auto worst = std::max_element(grown_by.begin(), grown_by.end(), [](const auto& a, const auto& b) {
       return a.second.first < b.second.first;
     });
@@ -419,6 +422,20 @@ class Engine {
     findings_.push_back(std::move(finding));
   }
 
+  // What a library's handle took when it was made goes when the handle is destroyed.
+  void TakenByHandles() {
+    for (GrowthFinding& memory : findings_) {
+      if (memory.kind != GrowthKind::kLeak || memory.level != Level::kSegment) continue;
+      for (const GrowthFinding& handle : findings_) {
+        if (handle.level == Level::kHandle && handle.kind == GrowthKind::kLeak &&
+            !IsHandleOfTheDriver(handle.api) &&
+            places_.Merged(handle.group) == places_.Merged(memory.group)) {
+          memory.remedy = Remedy::kDestroyHandle;
+        }
+      }
+    }
+  }
+
   // What rose is a leak only where there is something to measure it by.
   void Doubt(GrowthFinding& finding) const {
     if (finding.kind != GrowthKind::kLeak) return;
@@ -462,7 +479,7 @@ class Engine {
         finding.explanation = "survives step after step until the end";
         break;
       case GrowthKind::kSaturated:
-        finding.explanation = "grew, then each new one replaced an old one";
+        finding.explanation = "filled up: each new one replaces an old one";
         break;
       case GrowthKind::kSlowing:
         finding.explanation = "still grows, but ever more slowly: a cache that fills up";
@@ -491,6 +508,7 @@ class Engine {
         break;
       case GrowthKind::kUnattributed:
         finding.explanation = "the device's free memory falls without an allocation that was seen";
+        finding.remedy = Remedy::kExit;
         break;
     }
     // Held until everything was dropped at once at the end: the trace shows that it could be freed.
@@ -513,6 +531,10 @@ class Engine {
 std::vector<GrowthFinding> FindGrowth(Collector& collector, Places& places, const Steps& steps) {
   if (steps.count == 0) return {};
   return Engine(collector, places, steps).Run();
+}
+
+bool IsLeak(GrowthKind kind) {
+  return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache || kind == GrowthKind::kUnattributed;
 }
 
 std::string_view GrowthKindName(GrowthKind kind) {
@@ -559,8 +581,38 @@ std::string_view RemedyName(Remedy remedy) {
       return "destroy the handle";
     case Remedy::kFree:
       return "free it";
+    case Remedy::kClearWorkspaces:
+      return "clear the workspaces";
+    case Remedy::kReceiver:
+      return "the receiving process";
   }
   return "";
+}
+
+std::string_view RemedyText(Remedy remedy) {
+  switch (remedy) {
+    case Remedy::kReference:
+      return "dropping the reference that keeps it";
+    case Remedy::kGarbageCollector:
+      return "gc.collect(), or breaking the reference cycle that keeps it";
+    case Remedy::kEmptyCache:
+      return "torch.cuda.empty_cache(), which gives the allocator's free segments back";
+    case Remedy::kPhaseEnd:
+      return "itself now and then, as seen: at the end of a phase or by the garbage collector";
+    case Remedy::kExit:
+      return "nothing that was seen, perhaps only by exit";
+    case Remedy::kDestroyHandle:
+      return "destroying the handle, or making it once and using it again";
+    case Remedy::kFree:
+      return "a call that frees it";
+    case Remedy::kClearWorkspaces:
+      return "torch._C._cuda_clearCublasWorkspaces(), or fewer streams: one workspace is kept for each";
+    case Remedy::kReceiver:
+      return "the other process, when it has opened and released it";
+    case Remedy::kUnknown:
+      break;
+  }
+  return RemedyName(remedy);
 }
 
 }  // namespace gpumemtrace::analyzer

@@ -58,6 +58,7 @@ int Rank(const DecodedCensus& census, int tensor) {
 struct LiveRange {
   uint64_t start = 0;
   uint64_t size = 0;
+  uint64_t birth_index = kNoIndex;
   uint64_t birth_time_us = 0;
   SiteId site = 0;
   Level level = Level::kBlock;
@@ -109,28 +110,6 @@ HeldBy StaticPart(const DecodedCensus& census, const Holder& holder) {
 }
 
 }  // namespace
-
-std::string_view MemoryRoleName(MemoryRole role) {
-  switch (role) {
-    case MemoryRole::kUnknown:
-      return "unknown";
-    case MemoryRole::kParameter:
-      return "parameters";
-    case MemoryRole::kBuffer:
-      return "buffers";
-    case MemoryRole::kGradient:
-      return "gradients";
-    case MemoryRole::kOptimizerState:
-      return "optimizer state";
-    case MemoryRole::kActivation:
-      return "activations";
-    case MemoryRole::kWorkspace:
-      return "workspaces";
-    case MemoryRole::kTemporary:
-      return "temporaries";
-  }
-  return "unknown";
-}
 
 std::string HeldBy::Describe() const {
   std::string result = text;
@@ -184,6 +163,7 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
     if (allocation.space == Space::kVirtual) continue;  // by mapping, below
     ranges.push_back({allocation.address,
                       allocation.size,
+                      allocation.birth_index,
                       allocation.birth_time_us,
                       allocation.site,
                       allocation.level,
@@ -197,6 +177,7 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
     if (!Holds(allocation) || allocation.birth_sequence > census.first_sequence) continue;
     ranges.push_back({range.start,
                       range.end - range.start,
+                      allocation.birth_index,
                       allocation.birth_time_us,
                       allocation.site,
                       allocation.level,
@@ -211,6 +192,7 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
     if (change.birth_time_us > census.time_us || change.level > Level::kSegment) continue;
     ranges.push_back({change.address,
                       change.size,
+                      change.birth_index,
                       change.birth_time_us,
                       change.site,
                       change.level,
@@ -269,7 +251,7 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
     if (added) summary.texts.emplace_back(census.Text(source));
     return entry->second;
   };
-  auto add = [&](const LiveRange& range, const std::vector<int>& tensors, uint64_t bytes) {
+  auto add = [&](const LiveRange& range, const std::vector<int>& tensors, uint64_t bytes, bool pooled) {
     ++summary.allocations;
     summary.allocation_bytes += bytes;
     int chosen = -1;
@@ -281,6 +263,8 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
     }
     const int holder = chosen < 0 ? -1 : census.HolderOf(chosen);
     const Census::Role role = chosen < 0 ? Census::ROLE_UNKNOWN : census.RoleOf(chosen);
+    // In a pool the birth of a segment says nothing of the arrays that lie in it.
+    if (!pooled) Note(range.birth_index, range.size, chosen < 0 ? nullptr : &role);
     uint32_t shape = 0;
     uint32_t dtype = 0;
     if (chosen >= 0) {
@@ -319,6 +303,8 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
       group.flags |= census.FlagsOf(tensor);
     }
     group.tensor_bytes += std::min(own, bytes);
+    group.pooled |= pooled;
+    if (pooled) return;
     group.oldest_us = std::min(group.oldest_us, range.birth_time_us);
     group.youngest_us = std::max(group.youngest_us, range.birth_time_us);
   };
@@ -335,7 +321,7 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
       pooled |= own < range.size / 2;
     }
     if (!pooled) {
-      add(range, range.tensors, range.size);
+      add(range, range.tensors, range.size, false);
       continue;
     }
     for (const auto& [address, tensors] : storages) {
@@ -343,7 +329,7 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
       for (const int tensor : tensors) {
         own = std::max({own, census.census.storage_bytes(tensor), census.census.bytes(tensor)});
       }
-      add(range, tensors, own);
+      add(range, tensors, own, true);
     }
   }
   censuses_.push_back(std::move(summary));
@@ -376,6 +362,7 @@ std::vector<HeldBy> Holders::Collect(const CensusSummary& census, const std::vec
     held.tensor_bytes += group->tensor_bytes;
     held.oldest_us = std::min(held.oldest_us, group->oldest_us);
     held.youngest_us = std::max(held.youngest_us, group->youngest_us);
+    held.pooled |= group->pooled;
     held.views |= (group->flags & Census::VIEW) != 0 && group->tensor_bytes * 2 <= group->bytes &&
                   group->tensor_bytes + 512 < group->bytes;
     if (group->grad_fn != 0 && held.grad_fn.empty()) held.grad_fn = census.texts[group->grad_fn];
@@ -399,8 +386,9 @@ std::vector<HeldBy> Holders::Collect(const CensusSummary& census, const std::vec
     const double now = StepAtTime(findings.steps, census.time_us);
     const double oldest = StepAtTime(findings.steps, held.oldest_us);
     const double youngest = StepAtTime(findings.steps, held.youngest_us);
-    if (now >= 0 && oldest >= 0) held.oldest_steps = now - oldest;
-    if (now >= 0 && youngest >= 0) held.youngest_steps = now - youngest;
+    const bool known = !held.pooled && held.oldest_us <= held.youngest_us;
+    if (known && now >= 0 && oldest >= 0) held.oldest_steps = now - oldest;
+    if (known && now >= 0 && youngest >= 0) held.youngest_steps = now - youngest;
     if (held.kind == "none") held.reason = WhyNoObject(model_, sum.site, symbols).text;
     result.push_back(std::move(held));
   }
@@ -458,6 +446,14 @@ void Holders::Conclude(const Findings& findings, Symbolizer& symbols) {
       if (group.holder >= 0) groups.push_back(&group);
     }
     largest_ = Collect(census, groups, findings, symbols);
+    rounding_.clear();
+    for (const HeldGroup* group : groups) {
+      const OriginId origin = origin_of(*group);
+      const bool single = group->tensors == group->allocations && (group->flags & Census::VIEW) == 0;
+      if (origin == kNoOrigin || group->level != Level::kBlock || group->pooled || !single) continue;
+      rounding_[origin].bytes += group->bytes;
+      rounding_[origin].rounding += group->bytes - group->tensor_bytes;
+    }
   }
   // What grew was not seen as allocations (a pool that shows only its segments): the collections of tensors
   // are the candidates, and are called so.
@@ -470,56 +466,31 @@ void Holders::Conclude(const Findings& findings, Symbolizer& symbols) {
       if (by_growth_[g].size() == 3) break;
     }
   }
-  ConcludePeaks(findings, by_origin, symbols);
+  absl::flat_hash_map<OriginId, BytesByRole> roles;
+  for (const OriginGroups& groups : by_origin) {
+    for (const auto& [origin, members] : groups) {
+      if (origin == kNoOrigin) continue;
+      for (const HeldGroup* group : members) {
+        if (static_cast<int>(group->role) < kMemoryRoleCount)
+          roles[origin][static_cast<size_t>(group->role)] += group->bytes;
+      }
+    }
+  }
+  peak_roles_ = FindPeakRoles(findings, model_, seen_, roles, symbols);
 }
 
-void Holders::ConcludePeaks(const Findings& findings, const std::vector<OriginGroups>& by_origin,
-                            Symbolizer& symbols) {
-  absl::flat_hash_map<OriginId, std::pair<MemoryRole, bool>> roles;
-  auto role_of = [&](OriginId origin) -> std::pair<MemoryRole, bool> {
-    const auto found = roles.find(origin);
-    if (found != roles.end()) return found->second;
-    std::array<uint64_t, kMemoryRoleCount> bytes{};
-    for (const OriginGroups& groups : by_origin) {
-      const auto of_origin = groups.find(origin);
-      if (of_origin == groups.end()) continue;
-      for (const HeldGroup* group : of_origin->second) {
-        if (group->role < kMemoryRoleCount) bytes[static_cast<size_t>(group->role)] += group->bytes;
-      }
-    }
-    bytes[0] = 0;
-    const auto most = std::max_element(bytes.begin(), bytes.end());
-    std::pair<MemoryRole, bool> role = {MemoryRole::kUnknown, false};
-    if (*most > 0) {
-      role = {static_cast<MemoryRole>(most - bytes.begin()), true};
-    } else if (origin < findings.origins.size()) {
-      const OriginSummary& summary = findings.origins[origin];
-      if (WhyNoObject(model_, summary.site, symbols).workspace) {
-        role.first = MemoryRole::kWorkspace;
-      } else if (summary.phase == Phase::kForward) {
-        role.first = MemoryRole::kActivation;
-      } else if (summary.phase == Phase::kBackward || summary.phase == Phase::kOptimizer ||
-                 summary.phase == Phase::kEvaluation) {
-        role.first = MemoryRole::kTemporary;
-      }
-    }
-    roles.emplace(origin, role);
-    return role;
-  };
-  for (const PeakFinding& peak : findings.peaks) {
-    PeakRoles result;
-    result.device = peak.device;
-    result.bytes = peak.bytes;
-    uint64_t sum = 0;
-    for (const ShareOrigin& share : peak.by_origin) {
-      const auto [role, census] = role_of(share.origin);
-      result.by_role[static_cast<size_t>(role)] += share.bytes;
-      if (census) result.from_census += share.bytes;
-      sum += share.bytes;
-    }
-    if (sum < peak.bytes) result.by_role[0] += peak.bytes - sum;
-    peak_roles_.push_back(result);
-  }
+void Holders::Note(uint64_t birth_index, uint64_t size, const Census::Role* role) {
+  SeenByCensus::Allocation& seen = seen_.allocations[birth_index];
+  if (role == nullptr) return;
+  seen.has_object = true;
+  // A later census knows better, unless it no longer knows.
+  if (*role != Census::ROLE_UNKNOWN && static_cast<int>(*role) < kMemoryRoleCount)
+    seen.role = static_cast<MemoryRole>(*role);
+  if (*role == Census::PARAMETER) seen_.parameter_sizes.insert(size);
+}
+
+void Holders::Tell(size_t growth, std::vector<HeldBy> holders) {
+  if (growth < by_growth_.size()) by_growth_[growth] = std::move(holders);
 }
 
 const std::vector<HeldBy>& Holders::HoldersOf(size_t growth) const {

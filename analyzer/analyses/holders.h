@@ -5,32 +5,18 @@
 // holder, role, shape), so memory is bounded by the number of censuses times distinct groups.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "analyzer/analyses/findings.h"
+#include "analyzer/analyses/peak_roles.h"
 #include "analyzer/ledger/ledger.h"
 #include "analyzer/symbols/symbolizer.h"
 #include "analyzer/trace/census_decoder.h"
 
 namespace gpumemtrace::analyzer {
-
-// What an allocation is for. The first six are Census.Role.
-enum class MemoryRole : uint8_t {
-  kUnknown,
-  kParameter,
-  kBuffer,
-  kGradient,
-  kOptimizerState,
-  kActivation,
-  kWorkspace,
-  kTemporary,  // freed before any census, in forward, backward or the optimizer
-};
-constexpr int kMemoryRoleCount = 8;
-std::string_view MemoryRoleName(MemoryRole role);
 
 // One way in which memory was kept alive at a census.
 struct HeldBy {
@@ -55,7 +41,9 @@ struct HeldBy {
   uint64_t shapes = 0;        // distinct ones
   std::string grad_fn;
   bool views = false;  // the tensors are views of larger storages
-  // Births of the oldest and the youngest of these allocations.
+  // Some of them lie in a pool that shows only its segments, so that nobody knows when they were born.
+  bool pooled = false;
+  // Births of the oldest and the youngest of these allocations, as far as known.
   uint64_t oldest_us = 0;
   uint64_t youngest_us = 0;
   double oldest_steps = -1;  // age at the census in steps, −1 = no steps
@@ -81,6 +69,7 @@ struct HeldGroup {
   uint64_t tensor_bytes = 0;
   uint64_t oldest_us = UINT64_MAX;
   uint64_t youngest_us = 0;
+  bool pooled = false;  // see HeldBy
   Level level = Level::kBlock;
   Space space = Space::kUnspecified;
   int32_t device = -1;
@@ -106,15 +95,6 @@ struct CensusSummary {
   std::vector<HeldGroup> groups;
 };
 
-// The peak of one device by role. The bytes sum to the peak exactly; each birth place has one role.
-struct PeakRoles {
-  int32_t device = -1;
-  uint64_t bytes = 0;
-  std::array<uint64_t, kMemoryRoleCount> by_role{};
-  // Of these, told by a census.
-  uint64_t from_census = 0;
-};
-
 class Holders : public LedgerObserver {
  public:
   // Registers itself; the ledger must outlive the reading.
@@ -134,9 +114,19 @@ class Holders : public LedgerObserver {
 
   // Who keeps the memory of Findings::growth[i], largest share first; empty when no census met it.
   const std::vector<HeldBy>& HoldersOf(size_t growth) const;
+  // A leak whose memory no hook shows (a pool that shows only its segments) is told by the census alone: sets
+  // what HoldersOf says of it.
+  void Tell(size_t growth, std::vector<HeldBy> holders);
   // The census that was asked, null when none.
   const CensusSummary* CensusOf(size_t growth) const;
   const std::vector<PeakRoles>& peak_roles() const { return peak_roles_; }
+  // Blocks that the last census met with one tensor each, no view of another, by birth place: their bytes, and
+  // how much of these the allocator gave beyond what the tensor asked for.
+  struct Rounding {
+    uint64_t bytes = 0;
+    uint64_t rounding = 0;
+  };
+  const absl::flat_hash_map<OriginId, Rounding>& rounding() const { return rounding_; }
   // The largest holders at the last census that met device memory, whatever grew.
   const std::vector<HeldBy>& largest() const { return largest_; }
 
@@ -145,8 +135,9 @@ class Holders : public LedgerObserver {
   using OriginGroups = absl::flat_hash_map<OriginId, std::vector<const HeldGroup*>>;
   std::vector<HeldBy> Collect(const CensusSummary& census, const std::vector<const HeldGroup*>& groups,
                               const Findings& findings, Symbolizer& symbols) const;
-  void ConcludePeaks(const Findings& findings, const std::vector<OriginGroups>& by_origin,
-                     Symbolizer& symbols);
+  // A census saw an allocation of this size, made by the event `birth_index`, with a tensor of this role in
+  // it, or with no tensor object (null).
+  void Note(uint64_t birth_index, uint64_t size, const Census::Role* role);
 
   const TraceModel& model_;
   CensusAssembler assembler_;
@@ -155,8 +146,10 @@ class Holders : public LedgerObserver {
   std::vector<std::string> faults_;
   std::vector<std::vector<HeldBy>> by_growth_;
   std::vector<int> census_of_growth_;
+  SeenByCensus seen_;
   std::vector<PeakRoles> peak_roles_;
   std::vector<HeldBy> largest_;
+  absl::flat_hash_map<OriginId, Rounding> rounding_;
 };
 
 }  // namespace gpumemtrace::analyzer

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
+#include "analyzer/symbols/names.h"
 #include "analyzer/symbols/symbolizer.h"
 
 namespace gpumemtrace::analyzer {
 namespace {
-
-bool Contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 std::string Lower(std::string_view text) {
   std::string lower(text);

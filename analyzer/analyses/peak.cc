@@ -4,10 +4,14 @@
 #include <array>
 #include <map>
 
+#include "analyzer/analyses/steps.h"
+
 namespace gpumemtrace::analyzer {
 namespace {
 
 constexpr size_t kBlocksListed = 20;
+// Temporaries of fewer bytes than this are nothing to change a program for.
+constexpr uint64_t kLeastHeadline = 32u << 20;
 
 struct SizeClass {
   uint64_t below;
@@ -19,14 +23,6 @@ constexpr std::array<SizeClass, 6> kSizeClasses = {{{uint64_t{1} << 20, "under 1
                                                     {uint64_t{1} << 30, "100 MiB to 1 GiB"},
                                                     {uint64_t{10} << 30, "1 to 10 GiB"},
                                                     {UINT64_MAX, "10 GiB and more"}}};
-
-Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps) {
-  Moment moment;
-  moment.index = index;
-  moment.time_us = time_us;
-  moment.step = steps.real() ? steps.StepAt(index) : -1;
-  return moment;
-}
 
 std::vector<NamedShare> Sorted(const std::map<std::string, NamedShare>& shares) {
   std::vector<NamedShare> result;
@@ -102,13 +98,14 @@ PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, co
   // Single blocks: those that have died since, and those that are still alive.
   std::vector<PeakBlock> blocks;
   for (const PastBlock& past : high.past) {
-    blocks.push_back(
-        {past.origin, past.size, past.address, past.birth_index, past.birth_time_us, past.death_index});
+    blocks.push_back({past.origin, past.size, past.address, past.birth_index, past.birth_time_us,
+                      past.death_index, past.freed_by});
   }
   for (const LiveSlot& slot : collector.pools().slots()) {
     if (!slot.live || slot.birth_index > high.index || slot.origin == kNoOrigin) continue;
     if (!CountsInPeak(collector, slot.origin, peak.level, device.device)) continue;
-    blocks.push_back({slot.origin, slot.size, slot.address, slot.birth_index, slot.birth_time_us, kNoIndex});
+    blocks.push_back(
+        {slot.origin, slot.size, slot.address, slot.birth_index, slot.birth_time_us, kNoIndex, 0});
   }
   std::map<std::string, NamedShare> classes;
   // An allocation that dies within two steps of the peak is part of the step's work, not a resident.
@@ -152,6 +149,7 @@ PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, co
             [](const PeakBlock& a, const PeakBlock& b) { return a.birth_index < b.birth_index; });
   peak.oldest.assign(blocks.begin(),
                      blocks.begin() + static_cast<std::ptrdiff_t>(std::min(blocks.size(), kBlocksListed)));
+  peak.blocks = std::move(blocks);
 
   // Other high moments, each with another last birth.
   std::vector<const PastPeak*> others;
@@ -350,7 +348,7 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       }
       // Activations of many layers are how training works; single giants are what can be changed.
       add(PeakAdvice::Kind::kDominantTemporary, line.group, line.transient_bytes,
-          large(line.transient_bytes, 50) && large(largest, 25),
+          line.transient_bytes >= kLeastHeadline && large(line.transient_bytes, 50) && large(largest, 25),
           "what this line makes in each step is most of the peak: compute it in smaller pieces, or recompute "
           "it in "
           "backward (checkpointing)");
@@ -359,7 +357,9 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
     const uint64_t moved = WorkMovedAway(collector, device);
     if (moved != kNoIndex) {
       std::map<OriginId, uint64_t> idle;
+      uint64_t kept_count = collector.freed_at_end().size();
       for (const auto& [origin, bytes] : collector.freed_at_end()) idle[origin] += bytes;
+      uint64_t births = 0;
       std::map<GroupId, uint64_t> lines;
       uint64_t bytes = 0;
       for (OriginId id = 0; id < collector.usage().size(); ++id) {
@@ -370,10 +370,14 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
         if (kept == 0 || usage.last_index < moved) continue;
         lines[places.Merged(collector.origins()[id].group)] += kept;
         bytes += kept;
+        births += usage.births;
+        kept_count += usage.count;
       }
       const auto most = std::max_element(lines.begin(), lines.end(),
                                          [](const auto& a, const auto& b) { return a.second < b.second; });
-      if (most != lines.end() && large(bytes, 10)) {
+      // Where memory comes and goes there is work, whether or not its kernels were recorded.
+      const bool holds_only = births <= 2 * kept_count + 4;
+      if (most != lines.end() && large(bytes, 10) && holds_only) {
         add(PeakAdvice::Kind::kWrongDevice, most->first, bytes, true,
             "made on device " + std::to_string(peak.device) +
                 " after the work had moved to another device, and no kernel was launched here since: give "

@@ -1,12 +1,9 @@
 #include "analyzer/analyses/places.h"
 
+#include "analyzer/symbols/names.h"
+
 namespace gpumemtrace::analyzer {
 namespace {
-
-std::string_view BaseName(std::string_view path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
 
 bool SystemHeader(std::string_view file) {
   return file.starts_with("/usr/include/") || file.find("/include/c++/") != std::string_view::npos ||

@@ -114,8 +114,15 @@ bool Near(uint64_t a, uint64_t b) {
 
 bool FromLoops(Collector& collector, Places& places, Steps& steps) {
   const std::vector<LoopFinder::Candidate> candidates = collector.loops().Candidates();
-  if (candidates.empty()) return false;
-  const LoopFinder::Candidate& best = candidates.front();
+  // One line that allocates many times in a row, early in the run, is the making of a model and no loop
+  // around its work.
+  const auto found =
+      std::find_if(candidates.begin(), candidates.end(), [&](const LoopFinder::Candidate& candidate) {
+        return !candidate.weak ||
+               candidate.visits->positions().back().index >= collector.last_birth_index() / 2;
+      });
+  if (found == candidates.end()) return false;
+  const LoopFinder::Candidate& best = *found;
   TakeVisits(*best.visits, best.last_index, best.last_time_us, steps);
   steps.weak = best.weak;
   for (const LoopFinder::Candidate& candidate : candidates) {
@@ -177,6 +184,14 @@ Steps FindSteps(Collector& collector, Places& places, const std::string& wanted_
   steps.description =
       "no repetition found: " + std::to_string(slices) + " equal parts of the run stand in for steps";
   return steps;
+}
+
+Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps) {
+  Moment moment;
+  moment.index = index;
+  moment.time_us = time_us;
+  moment.step = steps.real() ? steps.StepAt(index) : -1;
+  return moment;
 }
 
 double Steps::StepAt(uint64_t event_index) const {

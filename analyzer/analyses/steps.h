@@ -8,6 +8,9 @@
 
 namespace gpumemtrace::analyzer {
 
+// A moment with its place among the steps, where there are any.
+Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps);
+
 Steps FindSteps(Collector& collector, Places& places, const std::string& wanted_range);
 
 }  // namespace gpumemtrace::analyzer

@@ -58,7 +58,7 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
     count[i] = std::min(floors[i].count, count[i + 1]);
     bytes[i] = std::min(floors[i].bytes, bytes[i + 1]);
   }
-  const std::vector<uint64_t>& measure = by == TrendBy::kCount ? count : bytes;
+  std::vector<uint64_t>& measure = by == TrendBy::kCount ? count : bytes;
   const auto raw = [&](size_t i) { return by == TrendBy::kCount ? floors[i].count : floors[i].bytes; };
 
   // By count nothing may stay while each object is larger than before.
@@ -71,6 +71,7 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   // The height of earlier teeth: falls of the raw curve to near its floor.
   uint64_t tooth = 0;
   uint64_t teeth = 0;
+  double longest = 0;      // of the teeth, in steps
   size_t tooth_begin = 0;  // where the last, unfinished tooth began
   {
     uint64_t low = raw(0);
@@ -79,6 +80,7 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
       const uint64_t value = raw(i);
       if (high > low && value < high && high - value > (high - low) / 2) {
         tooth = std::max(tooth, high - low);
+        longest = std::max(longest, floors[i].step - floors[tooth_begin].step);
         ++teeth;
         low = value;
         high = value;
@@ -86,6 +88,21 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
       }
       low = std::min(low, value);
       high = std::max(high, value);
+    }
+  }
+
+  // The last tooth is not finished: while it is no higher and no longer than the others were, nothing in it
+  // tells growth from a tooth, so what stands before it is judged alone.
+  double known_until = last_step;
+  const bool unfinished =
+      teeth >= 1 &&
+      static_cast<double>(measure[n - 1] - measure[tooth_begin]) <= 1.3 * static_cast<double>(tooth) &&
+      floors[n - 1].step - floors[tooth_begin].step <= 1.5 * longest + 1;
+  if (unfinished && measure[n - 1] > measure[tooth_begin]) {
+    known_until = floors[tooth_begin].step;
+    for (size_t i = tooth_begin + 1; i < n; ++i) {
+      count[i] = std::min(count[i], count[tooth_begin]);
+      bytes[i] = std::min(bytes[i], bytes[tooth_begin]);
     }
   }
 
@@ -97,10 +114,10 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   trend.grown_bytes = bytes[n - 1] - std::min(bytes[0], bytes[n - 1]);
   trend.rises = rises.size();
   if (rises.empty()) {
-    if (teeth >= 2 && tooth > raw(0)) {
+    if (known_until < last_step || (teeth >= 2 && tooth > raw(0))) {
       trend.grows = true;
       trend.kind = GrowthKind::kSawtooth;
-      trend.confidence = 0.9;
+      trend.confidence = teeth >= 2 ? 0.9 : 0.8;
     }
     return trend;
   }
@@ -111,16 +128,6 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   const double end_step = floors[last].step;
   trend.since_step = floors[first - 1].step;
   trend.until_step = end_step;
-
-  // Inside the last tooth nothing can be told from a tooth.
-  if (teeth >= 1 && floors[first].step >= floors[tooth_begin].step) {
-    const uint64_t grown = measure[n - 1] - measure[0];
-    if (static_cast<double>(grown) <= 1.3 * static_cast<double>(tooth)) {
-      trend.kind = GrowthKind::kSawtooth;
-      trend.confidence = 0.8;
-      return trend;
-    }
-  }
 
   // Rate between the first and the last rise.
   const double span = end_step - first_step;
@@ -145,8 +152,8 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
       most = std::max(most, gap);
     }
     const bool dense = static_cast<double>(rises.size()) * 2 >= end_step - trend.since_step;
-    const bool even = most <= 1.5 * least && last_step - end_step <= 1.5 * most;
-    if (!even && !(dense && last_step - end_step <= 2)) {
+    const bool even = most <= 1.5 * least && known_until - end_step <= 1.5 * most;
+    if (!even && !(dense && known_until - end_step <= 2)) {
       trend.kind = GrowthKind::kOneOff;
       trend.confidence = 0.7;
       return trend;
@@ -154,7 +161,7 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   }
 
   // What a step leaves behind shows when the next one allocates, so the last step may be silent.
-  const double quiet = std::max(0.0, last_step - end_step - 1);
+  const double quiet = std::max(0.0, known_until - end_step - 1);
   trend.still_growing = Chance(rises.size(), end_step - trend.since_step, quiet) >= kEnded;
   if (!trend.still_growing) {
     // Many rises that then stop: something filled up. Few: state that came in parts.
@@ -164,7 +171,7 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   }
 
   if (rises.size() >= 6) {
-    const double middle = (first_step + last_step) / 2;
+    const double middle = (first_step + known_until) / 2;
     uint64_t early = 0;
     uint64_t late = 0;
     for (size_t i : rises) {
@@ -185,10 +192,16 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   if (slope > 0 && std::abs(slope - trend.bytes_per_step) > 0.25 * trend.bytes_per_step &&
       rises.size() >= 8) {
     trend.bytes_per_step = slope;
+    const double steps = end_step - trend.since_step;
+    trend.grown_bytes = std::min(trend.grown_bytes, static_cast<uint64_t>(std::llround(slope * steps)));
     std::vector<std::pair<double, double>> counts;
     for (size_t i = first; i <= last; ++i) counts.emplace_back(floors[i].step, static_cast<double>(count[i]));
     const double count_slope = TheilSenSlope(counts);
-    if (count_slope > 0) trend.count_per_step = count_slope;
+    if (count_slope > 0) {
+      trend.count_per_step = count_slope;
+      trend.grown_count =
+          std::min(trend.grown_count, static_cast<uint64_t>(std::llround(count_slope * steps)));
+    }
   }
   trend.confidence = 1.0 - std::pow(0.5, static_cast<double>(rises.size()) / 2.0);
   return trend;

@@ -1,7 +1,10 @@
 #include "analyzer/analyses/unheld.h"
 
 #include <algorithm>
-#include <string_view>
+#include <iterator>
+#include <vector>
+
+#include "analyzer/symbols/names.h"
 
 namespace gpumemtrace::analyzer {
 namespace {
@@ -11,7 +14,13 @@ struct Sign {
   const char* function;
   const char* text;
   bool workspace;
+  bool library = false;  // the name of a library: what else it asks for may be a tensor
 };
+
+// Functions of PyTorch 2.x that make a tensor (ATen/EmptyTensor.cpp, ATen/cuda/EmptyTensor.cpp,
+// ATen/ops/empty*.h).
+constexpr const char* kTensorMakers[] = {"empty_generic", "empty_cuda", "empty_strided", "empty_like",
+                                         "at::empty",     "new_empty",  "zeros",         "full_like"};
 
 constexpr Sign kSigns[] = {
     {"getCUDABlasLtWorkspace", "a cuBLASLt workspace, which PyTorch keeps for each handle and stream", true},
@@ -20,18 +29,14 @@ constexpr Sign kSigns[] = {
     {"parseChosenWorkspaceSize", "a cuBLAS workspace, which PyTorch keeps for each handle and stream", true},
     {"getCurrentCUDABlasHandle", "a cuBLAS workspace, which PyTorch keeps for each handle and stream", true},
     {"CUDABlasLtHandle", "a cuBLASLt workspace, which PyTorch keeps for each handle and stream", true},
-    {"cudnn", "a cuDNN workspace or plan", true},
-    {"cublas", "a cuBLAS handle or workspace", true},
-    {"cufft", "a cuFFT plan's work area", true},
-    {"nccl", "a buffer of NCCL", true},
+    {"cudnn", "a cuDNN workspace or plan", true, true},
+    {"cublas", "a cuBLAS handle or workspace", true, true},
+    {"cufft", "a cuFFT plan's work area", true, true},
+    {"nccl", "a buffer of NCCL", true, true},
     {"DropoutState", "the state of a cuDNN dropout", true},
     {"CUDAGeneratorState", "the state of a random number generator", true},
     {"CUDAGraph", "memory of a captured CUDA graph", false},
 };
-
-bool Contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 // PyTorch's own code that shares memory with another process was seen on a stack, or a driver call that does.
 bool SharesMemory(const TraceModel& model) {
@@ -62,24 +67,38 @@ bool CallsPython(const TraceModel& model, StackId stack, std::initializer_list<s
 
 }  // namespace
 
-UnheldReason WhyNoObject(const TraceModel& model, SiteId site_id, Symbolizer& symbols) {
-  const SiteInfo& site = model.Site(site_id);
+UnheldReason ReasonOfStack(std::span<const NativePlace> stack) {
   UnheldReason reason;
-  for (const FrameId frame : model.StackFrames(site.native_stack)) {
-    for (const Location& location : symbols.Resolve(frame)) {
-      const std::string_view module = location.module;
-      for (const Sign& sign : kSigns) {
-        if (!Contains(location.function, sign.function) &&
-            !(sign.workspace && module.starts_with("lib") && module.substr(3).starts_with(sign.function))) {
-          continue;
-        }
-        reason.text = sign.text;
-        reason.workspace = sign.workspace;
-        reason.certain = true;
-        return reason;
+  // A convolution's result is born below cuDNN's wrapper as its workspace is, but by way of a tensor.
+  bool tensor = false;
+  for (const NativePlace& place : stack) {
+    tensor |= std::any_of(std::begin(kTensorMakers), std::end(kTensorMakers),
+                          [&](const char* name) { return Contains(place.function, name); });
+    for (const Sign& sign : kSigns) {
+      if (sign.library && tensor) continue;
+      const std::string_view module = place.module;
+      if (!Contains(place.function, sign.function) &&
+          !(sign.library && module.starts_with("lib") && module.substr(3).starts_with(sign.function))) {
+        continue;
       }
+      reason.text = sign.text;
+      reason.workspace = sign.workspace;
+      reason.certain = true;
+      return reason;
     }
   }
+  return reason;
+}
+
+UnheldReason WhyNoObject(const TraceModel& model, SiteId site_id, Symbolizer& symbols) {
+  const SiteInfo& site = model.Site(site_id);
+  std::vector<NativePlace> stack;
+  for (const FrameId frame : model.StackFrames(site.native_stack)) {
+    for (const Location& location : symbols.Resolve(frame))
+      stack.push_back({location.function, location.module});
+  }
+  UnheldReason reason = ReasonOfStack(stack);
+  if (reason.certain) return reason;
   if (SharesMemory(model)) {
     reason.text =
         "probably shared with another process (CUDA IPC) and never opened or released there: PyTorch keeps "

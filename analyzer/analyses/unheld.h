@@ -1,7 +1,9 @@
 // Why memory can be alive although no Python object refers to it, told from the functions on its stack.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "analyzer/symbols/symbolizer.h"
 #include "analyzer/trace/model.h"
@@ -13,6 +15,13 @@ struct UnheldReason {
   bool workspace = false;
   bool certain = false;  // the stack says it; else it is only likely
 };
+
+struct NativePlace {
+  std::string_view function;
+  std::string_view module;
+};
+// What the native part of a stack, innermost first, says; certain = false when it says nothing.
+UnheldReason ReasonOfStack(std::span<const NativePlace> stack);
 
 UnheldReason WhyNoObject(const TraceModel& model, SiteId site, Symbolizer& symbols);
 

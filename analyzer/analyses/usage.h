@@ -90,6 +90,7 @@ struct PastBlock {
   uint64_t address;
   uint64_t size;
   OriginId origin;
+  SiteId freed_by;
 };
 
 // One high moment of a device.

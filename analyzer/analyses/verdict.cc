@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "analyzer/report/text.h"
 
@@ -53,6 +54,47 @@ bool ExplainedGrowth(const Findings& findings) {
   return false;
 }
 
+// What was looked at, whatever came of it.
+std::vector<std::string> Checked(const Findings& findings) {
+  std::set<GroupId> tensors;
+  std::set<GroupId> driver;
+  std::set<GroupId> host;
+  std::set<GroupId> handles;
+  for (const OriginSummary& origin : findings.origins) {
+    if (origin.births == 0) continue;
+    switch (origin.level) {
+      case Level::kBlock:
+        tensors.insert(origin.group);
+        break;
+      case Level::kSegment:
+        if (!origin.allocator_segment) (origin.device < 0 ? host : driver).insert(origin.group);
+        break;
+      case Level::kHandle:
+        handles.insert(origin.group);
+        break;
+      default:
+        break;
+    }
+  }
+  std::vector<std::string> details;
+  const auto add = [&](const std::set<GroupId>& groups, const char* what) {
+    if (groups.empty()) return;
+    details.push_back((details.empty() ? Plural(groups.size(), "line") : FormatCount(groups.size())) +
+                      " of " + what);
+  };
+  add(tensors, "tensors");
+  add(driver, "driver memory");
+  add(host, "pinned memory");
+  add(handles, "handles");
+  if (!findings.fragmentation.empty()) details.push_back("cache");
+  for (const DeviceAccount& account : findings.accounts) {
+    if (!account.at_end.measured) continue;
+    details.push_back("device's figure");
+    break;
+  }
+  return details;
+}
+
 void Clean(const Findings& findings, Verdict& verdict) {
   verdict.kind = VerdictKind::kClean;
   verdict.confidence =
@@ -63,12 +105,18 @@ void Clean(const Findings& findings, Verdict& verdict) {
   } else {
     verdict.headline += "; no steps were found, so growth was looked for over equal parts of the run";
   }
+  size_t suppressed = 0;
+  for (const GrowthFinding& growth : findings.growth) {
+    suppressed += IsLeak(growth.kind) && growth.suppressed ? 1u : 0u;
+  }
+  if (suppressed != 0) verdict.headline += ", " + Plural(suppressed, "known leak") + " suppressed";
 }
 
 }  // namespace
 
 Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
   Verdict verdict;
+  verdict.details = Checked(findings);
   if (changes == 0) {
     verdict.kind = VerdictKind::kUnjudged;
     verdict.headline = "nothing was recorded";
@@ -115,9 +163,14 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
     if (worst.since_step >= 1) {
       verdict.headline += ", since step " + std::to_string(static_cast<uint64_t>(worst.since_step));
     }
-    if (verdict.culprits.size() > 1) {
-      verdict.headline += ", and " + Plural(verdict.culprits.size() - 1, "more line");
+    std::set<std::string> lines;
+    for (const Culprit& culprit : verdict.culprits) lines.insert(culprit.place.Short());
+    if (lines.size() > 1) {
+      verdict.headline += ", and " + Plural(lines.size() - 1, "more line");
       if (leaked >= 1) verdict.headline += " (" + Bytes(leaked) + (real ? "/step" : "/slice") + " in all)";
+    } else if (leaked >= worst.bytes_per_step + 1) {
+      // One line on several devices.
+      verdict.headline += ", " + Bytes(leaked) + (real ? "/step" : "/slice") + " in all";
     }
     return verdict;
   }

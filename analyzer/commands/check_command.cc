@@ -88,6 +88,11 @@ int Run(const CheckOptions& options) {
                         : !unjudged.empty()        ? kExitUnjudged
                                                    : kExitOk;
 
+  std::vector<const GrowthFinding*> suppressed;
+  for (const GrowthFinding& growth : findings.growth) {
+    if (growth.suppressed && IsLeak(growth.kind)) suppressed.push_back(&growth);
+  }
+
   if (options.json) {
     nlohmann::ordered_json json;
     json["path"] = Printable(options.path);
@@ -111,6 +116,12 @@ int Run(const CheckOptions& options) {
                         {"place", Printable(violation.place)}});
     }
     json["unjudged"] = unjudged;
+    nlohmann::ordered_json& known = json["suppressed"] = nlohmann::ordered_json::array();
+    for (const GrowthFinding* growth : suppressed) {
+      known.push_back({{"place", Printable(growth->place.Short())},
+                       {"bytes_per_step", growth->bytes_per_step},
+                       {"by", "leak:" + Printable(growth->suppressed_by)}});
+    }
     std::printf("%s\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return exit_code;
   }
@@ -119,6 +130,11 @@ int Run(const CheckOptions& options) {
                        " " + Amount(violation, violation.limit);
     if (!violation.place.empty()) line += ", at " + Printable(violation.place);
     std::printf("%s\n", line.c_str());
+  }
+  for (const GrowthFinding* growth : suppressed) {
+    std::printf("suppressed: %s/step at %s, by leak:%s\n",
+                FormatBytes(static_cast<uint64_t>(growth->bytes_per_step)).c_str(),
+                Printable(growth->place.Short()).c_str(), Printable(growth->suppressed_by).c_str());
   }
   for (const std::string& reason : unjudged) std::printf("not judged: %s\n", Printable(reason).c_str());
   if (exit_code == kExitOk) {

@@ -99,7 +99,7 @@ int RunMarkdown() {
   return kExitOk;
 }
 
-int Run() {
+int RunText() {
   std::string out =
       "Options of the recorder, set in the environment of the traced program:\n"
       "  LD_PRELOAD=libgpumemtrace.so GPUMEMTRACE_OUT=/data/%h.%p.pb python train.py\n\n";
@@ -115,7 +115,7 @@ void AddOptionsCommand(CLI::App& app, CommandContext& context) {
       app.add_subcommand("options", "List the options of the recorder (environment variables)");
   auto markdown = std::make_shared<bool>(false);
   command->add_flag("--markdown", *markdown, "As a page of Markdown (docs/options.md)");
-  command->callback([&context, markdown] { context.run = *markdown ? RunMarkdown : Run; });
+  command->callback([&context, markdown] { context.run = *markdown ? RunMarkdown : RunText; });
 }
 
 }  // namespace gpumemtrace::analyzer

@@ -131,9 +131,14 @@ void Ledger::OnSegmentEvent(const TraceEvent& event, const SiteInfo& site) {
 }
 
 void Ledger::Failed(const TraceEvent& event, const SiteInfo& site) {
-  if (event.kind == EventKind::kFree && SlotOfObject(event) == kNoSlot &&
-      segments_.Find(event.address) == kNoSlot && freed_.contains(event.address)) {
-    UnknownFree(event, site, Level::kSegment, kChangeDoubleFree);
+  // The driver refuses the address itself: cudaErrorInvalidValue = CUDA_ERROR_INVALID_VALUE = 1 and
+  // cudaErrorInvalidDevicePointer = 17 (driver_types.h and cuda.h of CUDA 13). Other errors, such as those
+  // after the driver has shut down, say nothing about it.
+  const bool refused = site.result == 1 || site.result == 17;
+  const bool freed_before = freed_.contains(event.address);
+  if (event.kind == EventKind::kFree && event.address != 0 && SlotOfObject(event) == kNoSlot &&
+      segments_.Find(event.address) == kNoSlot && (freed_before || refused)) {
+    UnknownFree(event, site, Level::kSegment, freed_before ? kChangeDoubleFree : uint8_t{0});
   } else {
     AddFreeStanding(event, site, ChangeKind::kFailed, Level::kSegment);
   }

@@ -1,6 +1,7 @@
 // The account of each device: tensors + cache + other libraries + the rest = what nvidia-smi shows.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
@@ -13,7 +14,7 @@ std::string Signed(int64_t bytes) {
   return bytes < 0 ? FormatSignedBytes(bytes) : FormatBytes(static_cast<uint64_t>(bytes));
 }
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void AccountText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   for (const DeviceAccount& account : findings.accounts) {
     out.Heading("Account of " + DeviceText(account.device));
@@ -25,7 +26,15 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     };
     const Account& p = account.at_peak;
     const Account& e = account.at_end;
-    if (p.blocks + e.blocks != 0) row("tensors", FormatBytes(p.blocks), FormatBytes(e.blocks), "");
+    if (p.blocks + e.blocks != 0) {
+      row("tensors", FormatBytes(p.blocks - p.rounding), FormatBytes(e.blocks - e.rounding),
+          p.rounding_known + e.rounding_known != 0 ? "" : "with the allocator's rounding");
+    }
+    if (p.rounding + e.rounding != 0) {
+      row("rounding", FormatBytes(p.rounding), FormatBytes(e.rounding),
+          "inside blocks; a census tells it of " + FormatPercent(p.rounding_known, p.blocks) +
+              " at the peak");
+    }
     if (p.cache + e.cache != 0) {
       row("allocator cache", FormatBytes(p.cache), FormatBytes(e.cache), "reserved and free");
     }
@@ -52,9 +61,10 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     }
     if (p.measured || e.measured) {
       row("unattributed", Signed(p.unattributed), Signed(e.unattributed),
-          "context, modules, driver, other processes; " + Signed(e.unattributed_before) +
-              " before the first allocation" +
-              (e.launches != 0 ? ", " + FormatBytes(e.launches) + " at first launches of kernels" : ""));
+          "context, code, other programs; at the start " + Signed(e.unattributed_before));
+      if (e.launches != 0 && detail > 0) {
+        row("  of it", "", FormatBytes(e.launches), "fell away at first launches of kernels");
+      }
       row("used", FormatBytes(p.used), FormatBytes(e.used),
           "of " + FormatBytes(e.total != 0 ? e.total : p.total));
     } else {
@@ -74,6 +84,7 @@ nlohmann::ordered_json AccountJson(const AnalyzedTrace& trace, const Account& ac
   json["blocks_bytes"] = account.blocks;
   json["cache_bytes"] = account.cache;
   json["rounding_bytes"] = account.rounding;
+  json["rounding_known_bytes"] = account.rounding_known;
   nlohmann::ordered_json& libraries = json["libraries"] = nlohmann::ordered_json::array();
   for (const NamedShare& share : account.libraries) {
     libraries.push_back({{"name", Printable(share.name)}, {"bytes", share.bytes}, {"count", share.count}});
@@ -89,11 +100,12 @@ nlohmann::ordered_json AccountJson(const AnalyzedTrace& trace, const Account& ac
   return json;
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void AccountJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const Findings& findings = trace.analyses.findings();
   const Ledger& ledger = trace.ledger;
-  nlohmann::ordered_json& accounts = out["accounts"] = nlohmann::ordered_json::array();
-  nlohmann::ordered_json& devices = out["devices"] = nlohmann::ordered_json::array();
+  // Not references into `out`: the next key moves what is there.
+  nlohmann::ordered_json accounts = nlohmann::ordered_json::array();
+  nlohmann::ordered_json devices = nlohmann::ordered_json::array();
   for (const DeviceAccount& account : findings.accounts) {
     accounts.push_back({{"device", account.device},
                         {"at_peak", AccountJson(trace, account.at_peak)},
@@ -138,6 +150,8 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
                          {"measured", account.at_end.measured}}},
                        {"unattributed_bytes", account.at_end.unattributed}});
   }
+  out["accounts"] = std::move(accounts);
+  out["devices"] = std::move(devices);
   // By who asked the driver, over all devices; each peak is that library's share at the device's driver peak.
   std::map<std::string, std::pair<uint64_t, uint64_t>> libraries;
   for (const PeakFinding& peak : findings.peaks) {
@@ -156,6 +170,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kAccountSection = {"account", Text, Json};
+const Section kAccountSection = {"account", AccountText, AccountJson};
 
 }  // namespace gpumemtrace::analyzer

@@ -106,7 +106,7 @@ void TextOfDamage(const AnalyzedTrace& trace, TextWriter& out) {
   if (damage.events_lost != 0) out.Field("", "what was freed in the missing part still counts as live below");
 }
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void CompletenessText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const TraceModel& model = trace.model;
   const uint64_t lost = EventsLostByRecorder(model);
   std::string end;
@@ -141,7 +141,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   }
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void CompletenessJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const TraceModel& model = trace.model;
   const ReadResult& read = trace.read;
   out["ended"] = EndName(trace);
@@ -183,6 +183,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kCompletenessSection = {"completeness", Text, Json};
+const Section kCompletenessSection = {"completeness", CompletenessText, CompletenessJson};
 
 }  // namespace gpumemtrace::analyzer

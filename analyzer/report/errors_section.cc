@@ -6,7 +6,7 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void ErrorsText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   std::vector<std::vector<std::string>> rows;
   for (const ErrorFinding& error : findings.errors) {
@@ -22,7 +22,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   out.Table(rows, {false, true, false, false, false});
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void ErrorsJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   nlohmann::ordered_json& list = out["errors"] = nlohmann::ordered_json::array();
   for (const ErrorFinding& error : trace.analyses.findings().errors) {
     list.push_back({{"kind", std::string(ErrorKindName(error.kind))},
@@ -38,6 +38,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kErrorsSection = {"errors", Text, Json};
+const Section kErrorsSection = {"errors", ErrorsText, ErrorsJson};
 
 }  // namespace gpumemtrace::analyzer

@@ -60,11 +60,13 @@ std::string Sparkline(const std::vector<CurvePoint>& curve, size_t width) {
     for (size_t j = begin; j < end; ++j) most = std::max(most, by_bytes ? curve[j].bytes : curve[j].count);
     columns.push_back(most);
   }
-  const uint64_t most = *std::max_element(columns.begin(), columns.end());
-  if (most == 0) return "";
+  const auto [least, most] = std::minmax_element(columns.begin(), columns.end());
+  if (*most == *least) return "";
+  // A high level that was there from the beginning must not hide what grows on top of it.
+  const double floor = *least * 2 > *most ? static_cast<double>(*least) : 0.0;
   std::string line;
   for (uint64_t value : columns) {
-    const double height = static_cast<double>(value) / static_cast<double>(most) * 7.0;
+    const double height = (static_cast<double>(value) - floor) / (static_cast<double>(*most) - floor) * 7.0;
     line += kBars[static_cast<size_t>(std::lround(height))];
   }
   return line;

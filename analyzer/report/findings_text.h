@@ -10,6 +10,9 @@
 
 namespace gpumemtrace::analyzer {
 
+// On the host, memory that is smaller than this is the small change of libraries.
+inline constexpr uint64_t kSmallOnHost = 1u << 20;
+
 nlohmann::ordered_json PlaceJson(const Place& place);
 nlohmann::ordered_json MomentJson(const Moment& moment, const AnalyzedTrace& trace);
 // "step 412, 3 min 20 s after the start".

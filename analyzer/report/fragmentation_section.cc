@@ -9,13 +9,18 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+constexpr uint64_t kWorthTelling = 64u << 20;
+
+void FragmentationText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   for (const FragmentationFinding& finding : findings.fragmentation) {
     const uint64_t above = finding.reserved_peak - std::min(finding.reserved_peak, finding.allocated_peak);
-    // A healthy pool needs no lines.
-    const bool worth = finding.headline || finding.needless_bytes * 10 >= finding.reserved_peak ||
-                       finding.worst.gap_bytes * 5 >= finding.reserved_peak;
+    // A healthy pool needs no lines, and neither does a small one.
+    const auto large = [&](uint64_t bytes, uint64_t part) {
+      return bytes >= kWorthTelling && bytes * part >= finding.reserved_peak;
+    };
+    const bool worth =
+        finding.headline || large(finding.needless_bytes, 10) || large(finding.worst.gap_bytes, 5);
     if (!worth && detail == 0) continue;
     out.Heading("Fragmentation on " + DeviceText(finding.device));
     out.Field("reserved", FormatBytes(finding.reserved_peak) + " at most, " + FormatBytes(above) +
@@ -33,14 +38,19 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
          {std::pair<const char*, const FragmentationMoment*>{"worst", &finding.worst},
           {"at the end", &finding.last}}) {
       if (moment->reserved == 0) continue;
+      // Of a pool that is no reason to worry, how it stands at the end is enough.
+      if (detail == 0 && !finding.headline && moment == &finding.worst) continue;
       out.Field(name, FormatBytes(moment->gap_bytes) + " in holes beside live tensors, " +
                           FormatBytes(moment->empty_segments_bytes) + " in empty segments, of " +
                           FormatBytes(moment->reserved) +
                           "; largest request that fits: " + FormatBytes(moment->largest_fit));
     }
+    if (finding.last.rounding != 0) {
+      out.Field("rounding", FormatBytes(finding.last.rounding) + " inside live blocks at the end");
+    }
     std::vector<std::vector<std::string>> rows;
     for (const Pin& pin : finding.worst.pins) {
-      if (rows.size() >= (detail > 0 ? 20u : 3u) || pin.pinned_bytes == 0) break;
+      if (rows.size() >= (detail > 0 ? 20u : finding.headline ? 3u : 0u) || pin.pinned_bytes == 0) break;
       rows.push_back({FormatBytes(pin.pinned_bytes), "pinned by", FormatBytes(pin.block_bytes),
                       "in " + Plural(pin.blocks, "tensor"), Printable(pin.place.Short())});
     }
@@ -56,6 +66,7 @@ nlohmann::ordered_json MomentToJson(const AnalyzedTrace& trace, const Fragmentat
   json["empty_segments_bytes"] = moment.empty_segments_bytes;
   json["gap_bytes"] = moment.gap_bytes;
   json["largest_fit_bytes"] = moment.largest_fit;
+  json["rounding_bytes"] = moment.rounding;
   nlohmann::ordered_json& segments = json["segments"] = nlohmann::ordered_json::array();
   for (const SegmentPicture& segment : moment.segments) {
     segments.push_back({{"address", segment.address},
@@ -78,7 +89,7 @@ nlohmann::ordered_json MomentToJson(const AnalyzedTrace& trace, const Fragmentat
   return json;
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void FragmentationJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   nlohmann::ordered_json& list = out["fragmentation"] = nlohmann::ordered_json::array();
   for (const FragmentationFinding& finding : trace.analyses.findings().fragmentation) {
     list.push_back({{"device", finding.device},
@@ -96,6 +107,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kFragmentationSection = {"fragmentation", Text, Json};
+const Section kFragmentationSection = {"fragmentation", FragmentationText, FragmentationJson};
 
 }  // namespace gpumemtrace::analyzer

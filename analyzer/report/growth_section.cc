@@ -9,10 +9,6 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-bool IsLeak(GrowthKind kind) {
-  return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache || kind == GrowthKind::kUnattributed;
-}
-
 std::string What(const GrowthFinding& growth) {
   if (growth.level == Level::kHandle) return Printable(growth.api);
   if (growth.kind == GrowthKind::kStrandedCache) return "allocator cache";
@@ -25,7 +21,7 @@ std::string Percent(double part) {
   return std::to_string(static_cast<int>(std::lround(part * 100))) + " %";
 }
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   if (!findings.concluded || findings.growth.empty()) return;
   const bool real = findings.steps.real();
@@ -46,8 +42,9 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     std::string evidence = growth.explanation + "; rose in " + FormatCount(growth.rises) + " of " +
                            FormatCount(growth.steps_seen) + " steps since step " +
                            FormatCount(static_cast<uint64_t>(growth.since_step)) + ", " +
-                           (growth.bytes_known ? FormatBytes(growth.grown_bytes) + " in " : "") +
-                           Plural(growth.grown_count, "object") +
+                           (growth.bytes_known ? FormatBytes(growth.grown_bytes) : "") +
+                           (growth.bytes_known && growth.grown_count != 0 ? " in " : "") +
+                           (growth.grown_count != 0 ? Plural(growth.grown_count, "object") : "") +
                            (growth.bytes_known ? "" : ", what each costs is not known") +
                            (growth.bytes_from.empty() ? "" : " (bytes by " + growth.bytes_from + ")") +
                            ", confidence " + Percent(growth.confidence);
@@ -57,7 +54,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     const std::string curve = Sparkline(growth.curve, 60);
     if (!curve.empty()) out.Line("      " + curve);
     if (growth.remedy != Remedy::kUnknown) {
-      std::string remedy = "freed by: " + std::string(RemedyName(growth.remedy));
+      std::string remedy = "freed by: " + std::string(RemedyText(growth.remedy));
       if (growth.microseconds_until_full != 0) {
         remedy += "; the card is full in " + FormatDuration(growth.microseconds_until_full) + " at this rate";
       }
@@ -70,7 +67,15 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     }
   }
   if (shown > 5 && detail == 0) out.Line("  … " + Plural(shown - 5, "more line") + " (-v)");
-  if (suppressed != 0) out.Line("  " + Plural(suppressed, "leak") + " suppressed");
+  if (suppressed != 0) {
+    if (!heading) out.Heading("What grows");
+    heading = true;
+    for (const GrowthFinding& growth : findings.growth) {
+      if (!IsLeak(growth.kind) || !growth.suppressed) continue;
+      out.Line("  suppressed: " + RateText(growth.bytes_per_step, growth.count_per_step, real) + "  " +
+               Printable(growth.place.Short()) + "  by leak:" + Printable(growth.suppressed_by));
+    }
+  }
 
   std::vector<std::vector<std::string>> rows;
   for (const GrowthFinding& growth : findings.growth) {
@@ -80,9 +85,12 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     if (rows.size() >= (detail > 0 ? 50u : 4u)) break;
     const std::string amount = growth.level == Level::kHandle ? Plural(growth.grown_count, "object")
                                                               : FormatBytes(growth.grown_bytes);
-    rows.push_back(
-        {std::string(GrowthKindName(growth.kind)), amount, Printable(growth.place.Short()),
-         (growth.level == Level::kHandle ? Printable(growth.api) + ": " : "") + growth.explanation});
+    std::string note =
+        (growth.level == Level::kHandle ? Printable(growth.api) + ": " : "") + growth.explanation;
+    if (growth.remedy != Remedy::kUnknown && detail > 0)
+      note += "; freed by: " + std::string(RemedyText(growth.remedy));
+    rows.push_back({std::string(GrowthKindName(growth.kind)), amount,
+                    Shorten(Printable(growth.place.Short()), 50), std::move(note)});
   }
   if (!rows.empty()) {
     if (!heading) {
@@ -130,6 +138,7 @@ nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFindin
     json["seconds_until_full"] = static_cast<double>(growth.microseconds_until_full) / 1e6;
   }
   json["remedy"] = std::string(RemedyName(growth.remedy));
+  json["remedy_text"] = std::string(RemedyText(growth.remedy));
   json["explanation"] = growth.explanation;
   if (growth.suppressed) json["suppressed_by"] = Printable(growth.suppressed_by);
   nlohmann::ordered_json& curve = json["curve"] = nlohmann::ordered_json::array();
@@ -140,11 +149,11 @@ nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFindin
   return json;
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void GrowthJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const Findings& findings = trace.analyses.findings();
   nlohmann::ordered_json& list = out["findings"];
   if (!list.is_array()) list = nlohmann::ordered_json::array();
-  nlohmann::ordered_json& growth = out["growth"] = nlohmann::ordered_json::array();
+  nlohmann::ordered_json growth = nlohmann::ordered_json::array();
   for (const GrowthFinding& finding : findings.growth) {
     nlohmann::ordered_json json = GrowthJson(trace, finding);
     AddHolders(trace, static_cast<size_t>(&finding - findings.growth.data()), json);
@@ -162,10 +171,12 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
                     {"culprit", PlaceJson(advice.place)},
                     {"text", advice.text}});
   }
+  // Last: a new key moves the others, and `list` is one of them.
+  out["growth"] = std::move(growth);
 }
 
 }  // namespace
 
-const Section kGrowthSection = {"growth", Text, Json};
+const Section kGrowthSection = {"growth", GrowthText, GrowthJson};
 
 }  // namespace gpumemtrace::analyzer

@@ -5,6 +5,7 @@
 #include "analyzer/report/findings_text.h"
 #include "analyzer/report/holders_text.h"
 #include "analyzer/report/sections.h"
+#include "analyzer/symbols/names.h"
 
 namespace gpumemtrace::analyzer {
 namespace {
@@ -30,10 +31,6 @@ std::string_view TriggerName(Census::Trigger trigger) {
   }
 }
 
-std::string BaseName(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
 std::string Age(const HeldBy& held) {
   if (held.oldest_steps < 0) return "";
   const auto oldest = static_cast<uint64_t>(std::lround(held.oldest_steps));
@@ -44,7 +41,7 @@ std::string Age(const HeldBy& held) {
 
 std::string Stores(const HeldBy& held) {
   if (held.file.empty() || held.line == 0) return "";
-  std::string result = BaseName(held.file) + ":" + std::to_string(held.line);
+  std::string result = std::string(BaseName(held.file)) + ":" + std::to_string(held.line);
   for (size_t i = 0; i < held.lines.size() && i < 3; ++i) result += ", " + std::to_string(held.lines[i]);
   return result;
 }
@@ -102,38 +99,47 @@ nlohmann::ordered_json HeldJson(const HeldBy& held) {
   return json;
 }
 
-void PeakText(const AnalyzedTrace& trace, TextWriter& out) {
+void RolesText(const AnalyzedTrace& trace, TextWriter& out) {
   for (const PeakRoles& peak : trace.holders.peak_roles()) {
-    if (peak.bytes == 0 || peak.from_census == 0) continue;
-    out.Line("  Peak of " + DeviceText(peak.device) + " by role, " + FormatBytes(peak.bytes) + " in all, " +
-             FormatPercent(peak.from_census, peak.bytes) + " told by a census, the rest by birth place:");
-    std::vector<std::vector<std::string>> rows;
+    if (peak.bytes == 0 || peak.from_census + peak.from_birth_place == 0) continue;
+    const uint64_t seen = peak.from_census + peak.from_birth_place;
+    std::vector<std::pair<uint64_t, std::string_view>> roles;
     for (int i = 0; i < kMemoryRoleCount; ++i) {
       const uint64_t bytes = peak.by_role[static_cast<size_t>(i)];
-      if (bytes == 0) continue;
-      rows.push_back({FormatBytes(bytes), FormatPercent(bytes, peak.bytes),
-                      std::string(MemoryRoleName(static_cast<MemoryRole>(i)))});
+      if (bytes != 0) roles.emplace_back(bytes, MemoryRoleName(static_cast<MemoryRole>(i)));
     }
-    std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a[2] < b[2]; });
-    out.Table(rows, {true, true, false}, 4);
+    std::stable_sort(roles.begin(), roles.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string line = "  Peak of " + DeviceText(peak.device) + " by role:";
+    for (const auto& [bytes, name] : roles)
+      line += (&name == &roles.front().second ? " " : ", ") + FormatBytes(bytes) + " " + std::string(name);
+    line += "; " + FormatPercent(peak.from_census, peak.bytes) + " seen by a census";
+    if (peak.from_birth_place != 0)
+      line += ", " + FormatPercent(peak.from_birth_place, peak.bytes) +
+              " inferred from others born at the same place";
+    if (seen < peak.bytes)
+      line += ", " + FormatPercent(peak.bytes - seen, peak.bytes) + " from when it was born and who freed it";
+    out.Line(line);
   }
 }
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void HoldersText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Holders& holders = trace.holders;
   if (holders.censuses().empty() && holders.incomplete() == 0 && holders.faults().empty()) return;
   out.Heading("Who holds it");
   const std::vector<CensusSummary>& censuses = holders.censuses();
   for (size_t i = 0; i < censuses.size(); ++i) {
-    if (detail == 0 && censuses.size() > 3 && i + 3 < censuses.size()) continue;
+    if (detail == 0 && i + 1 < censuses.size()) continue;  // the last one says most
     const CensusSummary& census = censuses[i];
     std::string line =
         "census " + std::to_string(census.number) + " (" + std::string(TriggerName(census.trigger)) + ", " +
         FormatDuration(SinceStart(trace, census.time_us)) +
         " after the start): " + Plural(census.tensors, "device tensor") + ", " +
-        FormatBytes(census.held_bytes) + " of " + FormatBytes(census.allocation_bytes) + " live; took " +
-        FormatDuration(census.duration_us) + " for " + Plural(census.objects, "object");
-    if (census.memory_bytes != 0) line += ", " + FormatBytes(census.memory_bytes) + " of memory meanwhile";
+        FormatBytes(census.held_bytes) + " of " + FormatBytes(census.allocation_bytes) + " live";
+    if (detail > 0)
+      line += "; took " + FormatDuration(census.duration_us) + " for " + Plural(census.objects, "object");
+    if (census.memory_bytes != 0 && detail > 0)
+      line += ", " + FormatBytes(census.memory_bytes) + " of memory meanwhile";
     if (!census.partial.empty()) line += "; partial: " + census.partial;
     if (!census.collector_enabled) line += "; the cyclic garbage collector is switched off";
     out.Line("  " + Printable(line));
@@ -143,8 +149,10 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
              " incomplete: the process ended before it was written");
   }
   for (const std::string& fault : holders.faults()) out.Line("  " + out.Yellow(fault));
-  PeakText(trace, out);
-  if (!holders.largest().empty()) {
+  RolesText(trace, out);
+  // Of a healthy run the largest holders are its model.
+  const bool healthy = trace.analyses.findings().verdict.kind == VerdictKind::kClean && detail == 0;
+  if (!holders.largest().empty() && !healthy) {
     const CensusSummary* last = nullptr;
     for (const CensusSummary& census : censuses) {
       if (census.held_bytes != 0) last = &census;
@@ -152,15 +160,15 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     out.Line("  Largest holders at census " + std::to_string(last->number) + ":");
     std::vector<std::vector<std::string>> rows;
     for (const HeldBy& held : holders.largest()) {
-      if (rows.size() >= (detail > 0 ? 40u : 8u)) break;
+      if (rows.size() >= (detail > 0 ? 40u : 5u)) break;
       rows.push_back({FormatBytes(held.bytes), Plural(held.tensors, "tensor"),
-                      Shorten(Printable(held.Describe()), detail > 0 ? 200 : 76)});
+                      Shorten(Printable(held.Describe()), detail > 0 ? 200 : 70)});
     }
     out.Table(rows, {true, true, false}, 4);
   }
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void HoldersJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const Holders& holders = trace.holders;
   nlohmann::ordered_json& list = out["censuses"] = nlohmann::ordered_json::array();
   for (const CensusSummary& census : holders.censuses()) {
@@ -192,6 +200,7 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
     peaks.push_back({{"device", peak.device},
                      {"bytes", peak.bytes},
                      {"from_census", peak.from_census},
+                     {"from_birth_place", peak.from_birth_place},
                      {"roles", roles}});
   }
 }
@@ -219,6 +228,6 @@ void AddHolders(const AnalyzedTrace& trace, size_t growth, nlohmann::ordered_jso
   for (size_t i = 0; i < list.size() && i < 20; ++i) all.push_back(HeldJson(list[i]));
 }
 
-const Section kHoldersSection = {"holders", Text, Json};
+const Section kHoldersSection = {"holders", HoldersText, HoldersJson};
 
 }  // namespace gpumemtrace::analyzer

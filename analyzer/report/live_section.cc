@@ -1,5 +1,7 @@
 // What is live at the end of the trace. For a program without a framework this is the classic list of memory
 // that was never freed; live memory at exit is not by itself a leak.
+#include <algorithm>
+
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
 #include "analyzer/report/sections.h"
@@ -7,31 +9,48 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-// Segments that a caching allocator holds say nothing beyond its tensors.
-bool AllocatorOnly(const Findings& findings, const SharePlace& line) {
+// Segments that a caching allocator holds say nothing beyond its tensors: what is left of a line without
+// them.
+ShareOrigin WithoutAllocator(const Findings& findings, const SharePlace& line) {
+  ShareOrigin rest;
   for (const ShareOrigin& share : line.origins) {
-    if (!findings.origins[share.origin].allocator_segment) return false;
+    if (findings.origins[share.origin].allocator_segment) continue;
+    rest.bytes += share.bytes;
+    rest.count += share.count;
   }
-  return true;
+  return rest;
 }
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void LiveText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   for (const LiveFinding& live : findings.live) {
+    // Beside tensors the account says what libraries hold; on the host a few bytes say nothing.
+    const bool tensors =
+        std::any_of(findings.live.begin(), findings.live.end(), [&](const LiveFinding& other) {
+          return other.device == live.device && other.level == Level::kBlock;
+        });
+    if (detail == 0 && live.level == Level::kSegment &&
+        (tensors || (live.device < 0 && live.bytes < kSmallOnHost))) {
+      continue;
+    }
+    // The tensors of a healthy run are in the account; what a program without a framework leaves is not.
+    if (detail == 0 && live.level == Level::kBlock && findings.verdict.kind == VerdictKind::kClean) continue;
     std::vector<std::vector<std::string>> rows;
     size_t hidden = 0;
     uint64_t bytes = 0;
     uint64_t count = 0;
     for (const SharePlace& line : live.by_line) {
-      if (live.level == Level::kSegment && AllocatorOnly(findings, line)) continue;
-      bytes += line.bytes;
-      count += line.count;
+      ShareOrigin share{.bytes = line.bytes, .count = line.count};
+      if (live.level == Level::kSegment) share = WithoutAllocator(findings, line);
+      if (share.count == 0) continue;
+      bytes += share.bytes;
+      count += share.count;
       if (rows.size() >= (detail > 0 ? 100u : 4u)) {
         ++hidden;
         continue;
       }
       rows.push_back(
-          {FormatBytes(line.bytes), FormatCount(line.count), Shorten(Printable(line.place.Short()), 70)});
+          {FormatBytes(share.bytes), FormatCount(share.count), Shorten(Printable(line.place.Short()), 70)});
     }
     if (rows.empty()) continue;
     out.Heading("Live at the end on " + DeviceText(live.device) + ": " + FormatExactBytes(bytes) + " in " +
@@ -41,7 +60,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   }
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void LiveJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const Findings& findings = trace.analyses.findings();
   nlohmann::ordered_json& list = out["live_at_end"] = nlohmann::ordered_json::array();
   for (const LiveFinding& live : findings.live) {
@@ -50,7 +69,8 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
       nlohmann::ordered_json entry = PlaceJson(line.place);
       entry["bytes"] = line.bytes;
       entry["count"] = line.count;
-      entry["allocator_segments"] = live.level == Level::kSegment && AllocatorOnly(findings, line);
+      entry["allocator_segments"] =
+          live.level == Level::kSegment && WithoutAllocator(findings, line).count == 0;
       if (!line.origins.empty() && lines.size() < 50)
         entry["stack"] = StackJson(trace, line.origins.front().origin);
       lines.push_back(std::move(entry));
@@ -65,6 +85,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kLiveSection = {"live", Text, Json};
+const Section kLiveSection = {"live", LiveText, LiveJson};
 
 }  // namespace gpumemtrace::analyzer

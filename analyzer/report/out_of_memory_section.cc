@@ -6,7 +6,7 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void OutOfMemoryText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   if (findings.out_of_memory.empty()) return;
   out.Heading("Out of memory");
@@ -29,6 +29,19 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
       out.Field("  held",
                 FormatBytes(finding.largest[i].bytes) + "  " + Printable(finding.largest[i].place.Short()));
     }
+    if (finding.shortfall != 0) {
+      std::string fits = FormatBytes(finding.shortfall) + " were missing";
+      for (size_t i = 0; i < finding.release.size(); ++i) {
+        fits += (i == 0 ? "; it fits after releasing " : " and ") + FormatBytes(finding.release[i].bytes) +
+                " of " + Printable(finding.release[i].place.Short());
+      }
+      if (finding.release.empty() && !finding.largest.empty()) fits += ", more than the largest holders have";
+      out.Field("  fits after", fits);
+    } else if (finding.fits_after_empty_cache) {
+      out.Field("  fits after", "releasing the allocator's empty segments");
+    } else if (finding.fits_without_fragmentation) {
+      out.Field("  fits after", "nothing released: enough was free, but not in one piece");
+    }
     if (!finding.advice.empty()) out.Field("  advice", finding.advice);
   }
   if (findings.out_of_memory_count > shown) {
@@ -36,7 +49,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   }
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void OutOfMemoryJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   nlohmann::ordered_json& list = out["ooms"] = nlohmann::ordered_json::array();
   for (const OutOfMemoryFinding& finding : trace.analyses.findings().out_of_memory) {
     nlohmann::ordered_json json;
@@ -57,6 +70,14 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
     json["device_total_bytes"] = finding.device_total;
     json["unattributed_bytes"] = finding.unattributed;
     json["fits_without_fragmentation"] = finding.fits_without_fragmentation;
+    json["fits_after_empty_cache"] = finding.fits_after_empty_cache;
+    json["shortfall_bytes"] = finding.shortfall;
+    nlohmann::ordered_json& release = json["fits_after_releasing"] = nlohmann::ordered_json::array();
+    for (const SharePlace& share : finding.release) {
+      nlohmann::ordered_json entry = PlaceJson(share.place);
+      entry["bytes"] = share.bytes;
+      release.push_back(std::move(entry));
+    }
     json["advice"] = finding.advice;
     nlohmann::ordered_json& held = json["held"] = nlohmann::ordered_json::array();
     for (const SharePlace& share : finding.largest) {
@@ -72,6 +93,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kOutOfMemorySection = {"oom", Text, Json};
+const Section kOutOfMemorySection = {"oom", OutOfMemoryText, OutOfMemoryJson};
 
 }  // namespace gpumemtrace::analyzer

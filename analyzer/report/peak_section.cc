@@ -18,11 +18,12 @@ std::string_view LevelText(Level level) {
   return level == Level::kBlock ? "tensors" : "driver allocations";
 }
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void PeakText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   for (const PeakFinding& peak : findings.peaks) {
     // The driver's view of a device whose allocator reports tensors stands in the account.
     if (peak.level == Level::kSegment && HasBlockPeak(findings, peak.device) && detail == 0) continue;
+    if (peak.device < 0 && peak.bytes < kSmallOnHost && findings.peaks.size() > 1 && detail == 0) continue;
     out.Heading("Peak of " + std::string(LevelText(peak.level)) + " on " + DeviceText(peak.device) + ": " +
                 FormatExactBytes(peak.bytes) + " " + MomentText(peak.moment, trace));
     std::vector<std::vector<std::string>> rows;
@@ -30,7 +31,8 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     uint64_t rest = 0;
     uint64_t rest_count = 0;
     for (const SharePlace& line : peak.by_line) {
-      if (rows.size() >= most) {
+      // What is less than a hundredth of it does not explain a peak.
+      if (rows.size() >= most || (detail == 0 && rows.size() >= 3 && line.bytes * 100 < peak.bytes)) {
         rest += line.bytes;
         rest_count += line.count;
         continue;
@@ -40,7 +42,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     }
     if (rest_count != 0) {
       rows.push_back({FormatBytes(rest), FormatPercent(rest, peak.bytes), FormatCount(rest_count),
-                      Plural(peak.by_line.size() - most, "other line")});
+                      Plural(peak.by_line.size() - rows.size(), "other line")});
     }
     out.Table(rows, {true, true, true, false});
     if (peak.born_last != kNoOrigin) {
@@ -65,12 +67,22 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     }
     for (size_t i = 0; i < peak.next.size() && i < (detail > 0 ? 8u : 1u); ++i) {
       const OtherPeak& next = peak.next[i];
-      out.Field("next peak", FormatBytes(next.bytes) + " " + MomentText(next.moment, trace) +
-                                 ", reached at " + Printable(next.born_last.Short()));
+      const std::string when = next.moment.step >= 0
+                                   ? "in step " + FormatCount(static_cast<uint64_t>(next.moment.step))
+                                   : MomentText(next.moment, trace);
+      out.Field("next peak",
+                FormatBytes(next.bytes) + " " + when + ", reached at " + Printable(next.born_last.Short()));
     }
   }
-  for (size_t i = 0; i < findings.advice.size() && i < (detail > 0 ? 20u : 2u); ++i) {
-    const PeakAdvice& advice = findings.advice[i];
+  size_t given = 0;
+  for (const PeakAdvice& advice : findings.advice) {
+    if (given == (detail > 0 ? 20u : 2u)) break;
+    // What the driver takes for itself concerns the peak of a program only where it is much of it.
+    if (advice.kind == PeakAdvice::Kind::kDriverInternal && detail == 0 &&
+        (!advice.headline || findings.verdict.kind != VerdictKind::kPeak)) {
+      continue;
+    }
+    ++given;
     out.Field("advice", FormatBytes(advice.bytes) + " on " + DeviceText(advice.device) + " at " +
                             Printable(advice.place.Short()) + ": " + advice.text +
                             " (peak without it: about " + FormatBytes(advice.peak_without) + ")");
@@ -146,7 +158,7 @@ nlohmann::ordered_json PeakJson(const AnalyzedTrace& trace, const PeakFinding& p
   return json;
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void PeakJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const Findings& findings = trace.analyses.findings();
   nlohmann::ordered_json& peaks = out["peaks"] = nlohmann::ordered_json::array();
   const PeakFinding* main = nullptr;
@@ -176,6 +188,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kPeakSection = {"peak", Text, Json};
+const Section kPeakSection = {"peak", PeakText, PeakJson};
 
 }  // namespace gpumemtrace::analyzer

@@ -80,7 +80,7 @@ std::string FormatWallTime(absl::Time time, const char* format) {
   return absl::FormatTime(format, time, absl::UTCTimeZone());
 }
 
-void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
+void RecordedText(const AnalyzedTrace& trace, int, TextWriter& out) {
   const TraceModel& model = trace.model;
   const Header& header = model.header;
   const Ledger& ledger = trace.ledger;
@@ -93,12 +93,11 @@ void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
       absl::StrAppend(&process, ", rank ", header.rank());
       if (header.has_world_size()) absl::StrAppend(&process, " of ", header.world_size());
     }
-    out.Field("host", process);
     const uint64_t end = std::max(ledger.last_time_us(), model.has_end ? model.end.time_us() : 0);
     const uint64_t start = header.clock().monotonic_ns() / 1000;
     out.Field("recorded",
               absl::StrCat(FormatWallTime(WallTime(model, start), "%Y-%m-%d %H:%M:%S UTC"), ", ",
-                           FormatDuration(end > start ? end - start : 0),
+                           FormatDuration(end > start ? end - start : 0), " on ", process,
                            header.producer().empty() ? "" : ", by ", Printable(header.producer())));
   }
   for (const Device& device : model.devices) {
@@ -131,7 +130,7 @@ void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
   }
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void RecordedJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const TraceModel& model = trace.model;
   const Header& header = model.header;
   const Ledger& ledger = trace.ledger;
@@ -184,6 +183,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kRecordedSection = {"recorded", Text, Json};
+const Section kRecordedSection = {"recorded", RecordedText, RecordedJson};
 
 }  // namespace gpumemtrace::analyzer

@@ -22,7 +22,7 @@ Sums AllDevices(const Ledger& ledger) {
   return sums;
 }
 
-void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
+void SelfCheckText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Ledger& ledger = trace.ledger;
   if (ledger.self_checks().empty()) {
     if (detail > 0) out.Field("self-check", "no allocator reported totals to check against");
@@ -37,8 +37,10 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Sums sums = AllDevices(ledger);
   if (sums.disagree == 0) {
     std::string text = absl::StrCat(FormatCount(allocated), " of ", FormatCount(allocated),
-                                    " tensor events agree with the allocator's own allocated total");
-    if (reserved != 0) {
+                                    " tensor events agree with the allocator's own total");
+    if (reserved == allocated) {
+      absl::StrAppend(&text, "s");
+    } else if (reserved != 0) {
       absl::StrAppend(&text, ", ", FormatCount(reserved), " of ", FormatCount(reserved),
                       " with its reserved total");
     }
@@ -59,7 +61,7 @@ void Text(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   }
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void SelfCheckJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const Ledger& ledger = trace.ledger;
   const Sums sums = AllDevices(ledger);
   nlohmann::ordered_json& check = out["self_check"];
@@ -124,6 +126,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kSelfCheckSection = {"self-check", Text, Json};
+const Section kSelfCheckSection = {"self-check", SelfCheckText, SelfCheckJson};
 
 }  // namespace gpumemtrace::analyzer

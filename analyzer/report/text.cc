@@ -140,11 +140,40 @@ std::string Shorten(std::string_view text, size_t width) {
 
 void TextWriter::Heading(std::string_view title) {
   if (!text_.empty()) text_ += '\n';
-  absl::StrAppend(&text_, Bold(title), "\n");
+  Line(Bold(title));
+}
+
+void TextWriter::Wrap(std::string_view text, size_t column, size_t hanging) {
+  bool first = true;
+  while (!text.empty()) {
+    const size_t space = text.find(' ');
+    const std::string_view word = text.substr(0, space);
+    const size_t width = DisplayWidth(word);
+    if (!first && column + 1 + width > options_.width && column > hanging) {
+      text_ += '\n';
+      text_.append(hanging, ' ');
+      column = hanging;
+    } else if (!first) {
+      text_ += ' ';
+      ++column;
+    }
+    text_ += word;
+    column += width;
+    first = false;
+    if (space == std::string_view::npos) break;
+    text.remove_prefix(space + 1);
+  }
+  text_ += '\n';
 }
 
 void TextWriter::Line(std::string_view text) {
-  absl::StrAppend(&text_, Part(text), "\n");
+  if (DisplayWidth(text) <= options_.width) {
+    absl::StrAppend(&text_, Part(text), "\n");
+    return;
+  }
+  const size_t indent = std::min(text.find_first_not_of(' '), text.size());
+  text_.append(indent, ' ');
+  Wrap(text.substr(indent), indent, indent + 2);
 }
 
 void TextWriter::Blank() {
@@ -154,8 +183,8 @@ void TextWriter::Blank() {
 void TextWriter::Field(std::string_view label, std::string_view text) {
   constexpr size_t kLabelWidth = 14;
   const size_t width = DisplayWidth(label);
-  absl::StrAppend(&text_, "  ", Part(label), std::string(width < kLabelWidth ? kLabelWidth - width : 1, ' '),
-                  Part(text), "\n");
+  absl::StrAppend(&text_, "  ", Part(label), std::string(width < kLabelWidth ? kLabelWidth - width : 1, ' '));
+  Wrap(text, 2 + std::max(width + 1, kLabelWidth), 2 + kLabelWidth);
 }
 
 void TextWriter::Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
@@ -165,9 +194,20 @@ void TextWriter::Table(const std::vector<std::vector<std::string>>& rows, const 
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
   }
+  // Where the last column begins; it wraps when enough of the page is left for it.
+  constexpr size_t kLeastToWrap = 24;
+  size_t last = indent;
+  for (size_t i = 0; i + 1 < widths.size(); ++i) last += widths[i] + 2;
+  const bool wraps = right.size() < widths.size() || (!widths.empty() && !right[widths.size() - 1]);
   for (const std::vector<std::string>& row : rows) {
     text_.append(indent, ' ');
     for (size_t i = 0; i < row.size(); ++i) {
+      if (wraps && i + 1 == widths.size() && i != 0 && last + kLeastToWrap <= options_.width &&
+          last + DisplayWidth(row[i]) > options_.width) {
+        Wrap(row[i], last, last);
+        text_.pop_back();
+        break;
+      }
       const size_t padding = widths[i] - DisplayWidth(row[i]);
       const bool to_right = i < right.size() && right[i];
       if (to_right) text_.append(padding, ' ');

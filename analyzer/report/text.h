@@ -32,18 +32,19 @@ class TextWriter {
  public:
   struct Options {
     bool color = false;
-    size_t width = 110;
+    size_t width = 100;
   };
   explicit TextWriter(Options options) : options_(options) {}
 
   // A blank line before it, except at the top.
   void Heading(std::string_view title);
+  // What is wider than the page goes on in the next line, indented by two more.
   void Line(std::string_view text);
   void Blank();
-  // "  label   text", labels padded to a common width of 14.
+  // "  label   text", labels padded to a common width of 14, long text below itself.
   void Field(std::string_view label, std::string_view text);
   // Rows of equal length; columns are aligned, numeric ones (those in `right`) to the right. Two spaces
-  // between.
+  // between. The last column goes on below itself where it is too wide.
   void Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
              size_t indent = 2);
 
@@ -58,6 +59,8 @@ class TextWriter {
 
  private:
   std::string Style(std::string_view text, std::string_view code) const;
+  // Words of `text` from column `column` on, in lines that begin at column `hanging`.
+  void Wrap(std::string_view text, size_t column, size_t hanging);
 
   Options options_;
   std::string text_;

@@ -6,7 +6,7 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
+void VerdictText(const AnalyzedTrace& trace, int, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   if (!findings.concluded) return;
   const Verdict& verdict = findings.verdict;
@@ -28,13 +28,18 @@ void Text(const AnalyzedTrace& trace, int, TextWriter& out) {
     out.Line(out.Red(Plural(findings.out_of_memory_count, "allocation") +
                      " failed for lack of memory, see below"));
   }
+  if (verdict.kind == VerdictKind::kClean || verdict.kind == VerdictKind::kPeak) {
+    std::string checked;
+    for (const std::string& what : verdict.details) checked += (checked.empty() ? "" : ", ") + what;
+    if (!checked.empty()) out.Field("checked", checked);
+  }
   const Steps& steps = findings.steps;
   if (steps.count != 0) {
     out.Field("steps", (steps.real() ? FormatCount(steps.count) + ": " : "") + Printable(steps.description));
   }
 }
 
-void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
+void VerdictJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const Findings& findings = trace.analyses.findings();
   const Verdict& verdict = findings.verdict;
   out["verdict"] = std::string(VerdictName(verdict.kind));
@@ -61,6 +66,7 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
     json["confidence"] = culprit.confidence;
     culprits.push_back(std::move(json));
   }
+  out["checked"] = verdict.details;
   const Steps& steps = findings.steps;
   out["steps"] = {{"count", steps.real() ? steps.count : 0},
                   {"source", std::string(StepSourceName(steps.source))},
@@ -71,6 +77,6 @@ void Json(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
-const Section kVerdictSection = {"verdict", Text, Json};
+const Section kVerdictSection = {"verdict", VerdictText, VerdictJson};
 
 }  // namespace gpumemtrace::analyzer

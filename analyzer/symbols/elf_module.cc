@@ -16,15 +16,13 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "analyzer/symbols/names.h"
 
 namespace gpumemtrace::analyzer {
 namespace {
 
 constexpr const char* kDebugRoot = "/usr/lib/debug";
 
-std::string BaseName(std::string_view path) {
-  return std::string(path.substr(path.rfind('/') + 1));
-}
 std::string FolderOf(std::string_view path) {
   const size_t slash = path.rfind('/');
   return std::string(slash == std::string_view::npos ? "." : path.substr(0, slash));
@@ -110,7 +108,7 @@ std::unique_ptr<ElfModule> ElfModule::Find(const std::string& path, const std::s
       hex.size() > 2 ? absl::StrCat("/.build-id/", hex.substr(0, 2), "/", hex.substr(2)) : std::string();
   std::vector<std::string> candidates;
   for (const std::string& folder : folders) {
-    candidates.push_back(absl::StrCat(folder, "/", BaseName(path)));
+    candidates.push_back(absl::StrCat(folder, "/", std::string(BaseName(path))));
     candidates.push_back(absl::StrCat(folder, path));  // the folder is a copy of the root
     if (!by_id.empty()) candidates.push_back(absl::StrCat(folder, by_id));
   }
@@ -138,7 +136,7 @@ std::unique_ptr<ElfModule> ElfModule::Find(const std::string& path, const std::s
     GElf_Word crc = 0;
     const char* link = dwelf_elf_gnu_debuglink(module->object_->elf(), &crc);
     if (link != nullptr) {
-      const std::string name = BaseName(link);
+      const std::string name(BaseName(link));
       for (const std::string& folder : folders) debug_candidates.push_back(absl::StrCat(folder, "/", name));
       const std::string home = FolderOf(path);
       debug_candidates.push_back(absl::StrCat(home, "/.debug/", name));
@@ -146,7 +144,7 @@ std::unique_ptr<ElfModule> ElfModule::Find(const std::string& path, const std::s
     }
   }
   for (const std::string& folder : folders) {
-    debug_candidates.push_back(absl::StrCat(folder, "/", BaseName(path), ".debug"));
+    debug_candidates.push_back(absl::StrCat(folder, "/", std::string(BaseName(path)), ".debug"));
   }
   if (module->object_ == nullptr || module->object_->dwarf() == nullptr) {
     for (const std::string& candidate : debug_candidates) {

@@ -8,13 +8,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "analyzer/symbols/elf_module.h"
+#include "analyzer/symbols/names.h"
 
 namespace gpumemtrace::analyzer {
 namespace {
-
-std::string_view BaseName(std::string_view path) {
-  return path.substr(path.rfind('/') + 1);
-}
 
 std::string Demangle(const std::string& name) {
   if (!name.starts_with("_Z")) return name;

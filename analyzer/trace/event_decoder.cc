@@ -190,6 +190,7 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
     needs_restart_ = false;
     ++epoch_;
     std::fill(devices_.begin(), devices_.end(), DeviceTotals{});
+    if (!predictions_.empty()) predictor_.Restart();
   }
   if (needs_restart_) {
     Lost(count, packet.offset, "events cannot be decoded without a lost packet");
@@ -199,12 +200,23 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
     return;
   }
 
+  const bool predicted = events.predicted();
+  if (predicted && predictions_.empty()) {
+    predictions_.resize(event_prediction::Predictor::kEntries);
+    predictor_.Use(predictions_.data());
+  }
+  const uint64_t time_step = std::max<uint32_t>(events.time_step_us(), 1);
   uint64_t time = events.first_time_us();
   uint64_t sequence = events.first_sequence() - 1;
   const char* fault = nullptr;
   uint64_t done = 0;
   for (; done < count; ++done) {
-    const SiteId id = static_cast<SiteId>(site_column.Next());
+    auto id = static_cast<SiteId>(site_column.Next());
+    event_prediction::Entry expected{};
+    if (predicted && id == 0) {
+      expected = predictor_.Predict();
+      id = expected.site;
+    }
     if (id >= sites_.size() || sites_[id].kind == EventKind::kUnspecified || site_column.exhausted()) {
       fault = "an event refers to a definition that is missing";
       break;
@@ -224,15 +236,18 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
     event.index = next_index_++;
     event.site = id;
     event.kind = site.kind;
-    event.time_us = time += time_column.NextZigzag();
+    const auto step =
+        static_cast<int64_t>(time_column.NextZigzag() + static_cast<uint64_t>(int64_t{expected.step}));
+    event.time_us = time += static_cast<uint64_t>(step) * time_step;
     event.sequence = sequence += sequence_column.NextZigzag() + 1;
     event.size = site.size;
 
     bool by_address = site.has_address;
     bool has_size = site.size_varies;
     const BirthTable::Birth* birth = nullptr;
+    uint64_t distance = 0;
     if (site.has_live) {
-      const uint64_t distance = live_column.Next();
+      distance = predicted ? live_column.NextZigzag() + expected.distance : live_column.Next();
       if (distance == 0) {
         by_address = true;
         has_size = has_size || site.kind == EventKind::kBlockFree;
@@ -248,6 +263,7 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
         }
       }
     }
+    if (predicted) predictor_.Learn(id, step, distance);
     if (by_address) {
       site.last_address += address_column.NextZigzag();
       event.address = site.last_address << site.shift;

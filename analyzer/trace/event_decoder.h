@@ -13,6 +13,7 @@
 #include "analyzer/trace/model.h"
 #include "analyzer/trace/packet.h"
 #include "analyzer/trace/reader.h"
+#include "gpumemtrace/event_prediction.h"
 
 namespace gpumemtrace::analyzer {
 
@@ -79,6 +80,10 @@ class EventDecoder {
   uint64_t next_index_ = 0;
   // Predictors are unknown until a packet that restarts them.
   bool needs_restart_ = false;
+
+  event_prediction::Predictor predictor_;
+  // Its tables; empty until a packet needs them.
+  std::vector<event_prediction::Entry> predictions_;
 
   // The folded window that is being read.
   bool in_folded_ = false;

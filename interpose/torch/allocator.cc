@@ -18,8 +18,10 @@ namespace {
 
 using recorder::EventKind;
 
-void RecordBlock(HookId id, EventKind kind, uint64_t address, uint64_t size, uint64_t allocated,
-                 uint64_t reserved, int device, uint16_t flags) {
+// Inlined: the event is made where it is recorded.
+__attribute__((always_inline)) inline void RecordBlock(HookId id, EventKind kind, uint64_t address,
+                                                       uint64_t size, uint64_t allocated, uint64_t reserved,
+                                                       int device, uint16_t flags) {
   const int saved_errno = errno;
   recorder::Event event;
   event.kind = kind;
@@ -39,8 +41,9 @@ void RecordBlock(HookId id, EventKind kind, uint64_t address, uint64_t size, uin
   errno = saved_errno;
 }
 
-void RecordUsage(HookId id, const void* pointer, int64_t size, uint64_t allocated, uint64_t reserved,
-                 Device device, uint16_t flags) {
+__attribute__((always_inline)) inline void RecordUsage(HookId id, const void* pointer, int64_t size,
+                                                       uint64_t allocated, uint64_t reserved, Device device,
+                                                       uint16_t flags) {
   // The CPU allocator reports through the same function.
   if (device.type != kCuda || size == 0 || !Enabled()) {
     return;

@@ -59,8 +59,13 @@ uint64_t PresentSequence() {
   return sequence;
 }
 
+// In 3.8 the collector is shared by all interpreters, and with it the callback that install.py gives to it.
+bool InMainInterpreter() {
+  return api.interpreter_get == nullptr || api.interpreter_get() == api.interpreter_main();
+}
+
 PyObject* Begin(PyObject*, PyObject*) {
-  if (!Active()) return api.bool_from_long(0);
+  if (!Active() || !InMainInterpreter()) return api.bool_from_long(0);
   part_header.first_sequence = PresentSequence();
   begun_ns = Now();
   part_header.time_us = begun_ns / 1000;
@@ -112,12 +117,24 @@ PyObject* Resident(PyObject*, PyObject*) {
   return api.long_from_long(pages * sysconf(_SC_PAGESIZE));
 }
 
+// sys._current_frames(), or False when there are subinterpreters: it makes frame objects for the threads of
+// all of them (Python/pystate.c), out of this one's memory, which since 3.12 crashes the interpreter whose
+// frames they are. Looked up and called without a bytecode in between, so that nobody makes one meanwhile.
+// Any argument.
+PyObject* Frames(PyObject*, PyObject*) {
+  if (api.interpreter_next(api.interpreter_head()) != nullptr) return api.bool_from_long(0);
+  PyObject* function = api.sys_get_object("_current_frames");
+  return function == nullptr ? api.bool_from_long(0) : api.call_object(function, nullptr);
+}
+
 PyMethod begin_method = {"_native_begin", Begin, kOneArgument, nullptr};
 PyMethod emit_method = {"_native_emit", Emit, kOneArgument, nullptr};
 PyMethod failed_method = {"_native_failed", Failed, kOneArgument, nullptr};
+PyMethod frames_method = {"_native_frames", Frames, kOneArgument, nullptr};
 PyMethod resident_method = {"_native_resident", Resident, kOneArgument, nullptr};
 PyMethod select_method = {"_native_select", SelectObjects, kOneArgument, nullptr};
 PyMethod walk_method = {"_native_walk", WalkHeap, kOneArgument, nullptr};
+PyMethod hidden_method = {"_native_hidden", HiddenObjects, kOneArgument, nullptr};
 
 // Stores a new reference under `name`; false when it is null or could not be stored.
 bool Put(PyObject* dict, const char* name, PyObject* value) {
@@ -127,11 +144,12 @@ bool Put(PyObject* dict, const char* name, PyObject* value) {
   return stored;
 }
 
-// Without these two the census walks in Python.
+// Without these the census walks in Python.
 bool PutHeap(PyObject* dict) {
   if (!PrepareHeap(api)) return true;
   return Put(dict, "_native_select", api.cfunction_new(&select_method, nullptr, nullptr)) &&
-         Put(dict, "_native_walk", api.cfunction_new(&walk_method, nullptr, nullptr));
+         Put(dict, "_native_walk", api.cfunction_new(&walk_method, nullptr, nullptr)) &&
+         Put(dict, "_native_hidden", api.cfunction_new(&hidden_method, nullptr, nullptr));
 }
 
 PyObject* SourceList() {
@@ -169,7 +187,8 @@ PyObject* MakeSpace() {
       Put(dict, "_native_begin", api.cfunction_new(&begin_method, nullptr, nullptr)) &&
       Put(dict, "_native_emit", api.cfunction_new(&emit_method, nullptr, nullptr)) &&
       Put(dict, "_native_failed", api.cfunction_new(&failed_method, nullptr, nullptr)) &&
-      Put(dict, "_native_resident", api.cfunction_new(&resident_method, nullptr, nullptr)) && PutHeap(dict) &&
+      Put(dict, "_native_resident", api.cfunction_new(&resident_method, nullptr, nullptr)) &&
+      Put(dict, "_native_frames", api.cfunction_new(&frames_method, nullptr, nullptr)) && PutHeap(dict) &&
       Put(dict, "_sources", SourceList()) &&
       Put(dict, "_budget", api.float_from_double(static_cast<double>(options.budget_ms) / 1000)) &&
       Put(dict, "_signal", api.long_from_long(options.signal)) &&
@@ -218,7 +237,7 @@ int EndCall() {
 int OnPendingCall(void* argument) {
   scheduled.store(false, std::memory_order_relaxed);
   if (!Active()) return 0;
-  if (api.interpreter_get != nullptr && api.interpreter_get() != api.interpreter_main()) return 0;
+  if (!InMainInterpreter()) return 0;
   if (space == nullptr) {
     space = MakeSpace();
     if (space == nullptr) {

@@ -12,6 +12,8 @@ KIND_NONE, KIND_NAME, KIND_FRAME, KIND_CYCLE, KIND_AUTOGRAD, KIND_NATIVE = range
 # A collection with at least so many counted children is told as a pattern: losses[…].
 PATTERN_FROM = 4
 CHAINS_LIMIT = 1000000
+# An interpreter may begin with some objects moved aside (375 in 3.12); a gc.freeze() moves thousands.
+FROZEN_FROM = 2000
 
 
 class Holder:
@@ -78,7 +80,8 @@ class _Taking:
         self.result = result
         self.resident = resident
         # Each phase leaves time for the next: half a walk is worth nothing when its finds go unnamed.
-        self.gather_deadline = started + 0.5 * budget
+        self.hidden_deadline = started + 0.45 * budget
+        self.gather_deadline = started + (0.65 if gc.get_freeze_count() >= FROZEN_FROM else 0.5) * budget
         self.walk_deadline = started + 0.8 * budget
         self.chain_deadline = started + 0.85 * budget
         self.deadline = started + budget
@@ -109,11 +112,23 @@ class _Taking:
 
     def _run(self):
         # Locals come first: until 3.12 reading them makes dictionaries that must not be in `objects`.
-        frames = thread_frames(globals())
+        frames, complete = thread_frames(globals())
+        if not complete:
+            self._partly('there are subinterpreters: locals of other threads were not read')
         note_running_names(frames)
+        running = {id(frame) for _, frame in frames}
         self._note_locals(frames)
         del frames
         objects = gc.get_objects()
+        self._find_roots()
+        if gc.get_freeze_count() >= FROZEN_FROM:
+            # Not garbage, but out of sight; what a frozen cycle alone keeps stays so.
+            hidden, complete = hidden_objects(self.roots, objects, [globals(), self, self.__dict__, objects, self.tensors,
+                                                                    self.by_id, self.local_values], self.hidden_deadline)
+            objects += hidden
+            hidden = None  # nothing may hold what is looked at when its holders are told
+            if not complete:
+                self._partly('time: not all of what gc.freeze() moved aside was found')
         self.result.objects = len(objects)
         roles = self._gather(objects)
         if not self.tensors:
@@ -149,7 +164,7 @@ class _Taking:
         container = None
         island = [value for value in tree.unseen
                   if id(value) not in own and id(type(value)) not in census_types
-                  and type(value) is not types.FrameType
+                  and not (type(value) is types.FrameType and (id(value) in running or value.f_globals is globals()))
                   and not (type(value) is dict and not dict.__len__(value))]
         tree.unseen = []
         del objects
@@ -213,6 +228,8 @@ class _Taking:
                 known = roles.role.get(id(tensor.object), None)
                 if known is not None:
                     tensor.role, tensor.name, tensor.owner = known
+                elif id(tensor.object) in roles.trained:
+                    tensor.role = ROLE_PARAMETER  # of a program without modules
                 elif tensor.grad_fn:
                     tensor.role = ROLE_ACTIVATION
         return roles
@@ -229,7 +246,7 @@ class _Taking:
         return is_host
 
     # Phase 2: shortest chains from the roots.
-    def _walk(self, wanted, objects):
+    def _find_roots(self):
         roots, self.module_names = [], {}
         for name, module in list(sys.modules.items()):
             if module is None or id(module) in self.module_names or type(name) is not str:
@@ -240,10 +257,13 @@ class _Taking:
                 roots.append(module_dict(module))
         self.module_of_namespace = {id(module_dict(root)): root for root in roots
                                     if has_base(type(root), types.ModuleType)}
+        self.roots = roots
+
+    def _walk(self, wanted, objects):
         # The census's own containers are reachable from nothing the walk starts at, except through the
         # frame that called us; it is not among the frames.
         excluded = [globals(), self, self.tensors, self.by_id]
-        tree = walk_heap(roots, self.local_values, wanted, excluded, objects, self.walk_deadline, self.chain_deadline)
+        tree = walk_heap(self.roots, self.local_values, wanted, excluded, objects, self.walk_deadline, self.chain_deadline)
         self.local_values = []
         self.result.reached = tree.reached
         if tree.out_of_time:

@@ -12,7 +12,7 @@ set(count 0)
 foreach(file IN LISTS FILES)
   text_of("${file}" bytes)
   string(APPEND arrays "constexpr unsigned char kText${count}[] = {\n${bytes}};\n")
-  string(APPEND rows "    {\"<gpumemtrace ${file}>\", reinterpret_cast<const char*>(kText${count})},\n")
+  string(APPEND rows "    {\"<frozen importlib.gpumemtrace ${file}>\", reinterpret_cast<const char*>(kText${count})},\n")
   math(EXPR count "${count} + 1")
 endforeach()
 text_of("${INSTALL}" bytes)
@@ -25,7 +25,7 @@ ${arrays}constexpr unsigned char kInstallText[] = {
 ${bytes}};
 }  // namespace
 
-const Source kInstallSource = {\"<gpumemtrace ${INSTALL}>\", reinterpret_cast<const char*>(kInstallText)};
+const Source kInstallSource = {\"<frozen importlib.gpumemtrace ${INSTALL}>\", reinterpret_cast<const char*>(kInstallText)};
 const Source kSources[] = {
 ${rows}};
 const size_t kSourceCount = ${count};

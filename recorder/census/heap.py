@@ -87,6 +87,35 @@ def walk_heap(roots, values, wanted, excluded, objects, walk_deadline, chain_dea
     return tree
 
 
+def hidden_objects(roots, objects, excluded, deadline):
+    """(list, complete): what roots and objects lead to and is in neither list. gc.get_objects() leaves out what
+    gc.freeze() moved aside (measured: 3.8 to 3.13)."""
+    native = globals().get('_native_hidden', None)
+    if native is not None:
+        hidden, complete = native((roots, objects, excluded, deadline - time.monotonic()))
+        return hidden, complete == 1
+    seen = set(map(id, excluded))
+    level = []
+    for container in (roots, objects):
+        for value in container:
+            if id(value) not in seen:
+                seen.add(id(value))
+                level.append(value)
+    hidden = []
+    while level:
+        following = []
+        for start in range(0, len(level), CHUNK):
+            if time.monotonic() > deadline:
+                return hidden, False
+            for value in filter(gc.is_tracked, gc.get_referents(*level[start:start + CHUNK])):
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    following.append(value)
+        hidden += following
+        level = following
+    return hidden, True
+
+
 def _fill_tree(tree, walk, wanted):
     parents = walk.parents(walk.found)
     places = {}
@@ -236,14 +265,21 @@ class Walk:
 
 
 def thread_frames(own_globals):
-    """[(thread ident, frame)] of every Python frame that runs, innermost first, the census's own left out."""
+    """([(thread ident, frame)], all): every Python frame that runs, innermost first, the census's own left out. Only
+    those of this thread when there are subinterpreters (see Frames in census.cc)."""
     result = []
-    for ident, frame in sys._current_frames().items():
+    native = globals().get('_native_frames', None)
+    threads = sys._current_frames() if native is None else native(None)
+    if type(threads) is not dict:
+        threads = {0: sys._getframe()}
+    for ident, frame in threads.items():
         while frame is not None:
             if frame.f_globals is not own_globals:
                 result.append((ident, frame))
             frame = frame.f_back
-    return result
+    complete = 0 not in threads
+    threads = None  # this frame is among them: a cycle
+    return result, complete
 
 
 class Island:

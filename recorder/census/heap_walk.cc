@@ -161,7 +161,7 @@ class Walk {
         joined = true;
         if (!Begin(values)) return false;
       }
-      if (next >= queue_.size() || remaining_ == 0) return true;
+      if (next >= queue_.size() || (remaining_ == 0 && !everything_)) return true;
       if (next % kClockEvery == 0 && Now() > deadline_) return false;
       if (next + kAhead < queue_.size()) __builtin_prefetch(queue_[next + kAhead]);
       PyObject* object = queue_[next];
@@ -175,6 +175,10 @@ class Walk {
     }
   }
 
+  // Run goes on when all the wanted ones are found.
+  void WalkEverything() { everything_ = true; }
+  // In the order in which they were reached.
+  PyObject* Reached(size_t place) const { return queue_[place]; }
   bool Seen(const PyObject* object) const { return seen_.Has(object); }
   size_t reached() const { return queue_.size(); }
   size_t bytes() const {
@@ -250,6 +254,7 @@ class Walk {
   size_t remaining_ = 0;
   uint32_t current_ = kNone;
   bool failed_ = false;
+  bool everything_ = false;
   PointerTable targets_;
   PointerTable seen_;
   Pages<PyObject*> queue_;
@@ -383,6 +388,35 @@ PyObject* WalkHeap(PyObject*, PyObject* arguments) {
                               api->long_from_long(static_cast<long>(walk.bytes()))};
   PyObject* result = TupleOf(values);
   // Without memory there is no answer, and the caller must hear why.
+  if (result == nullptr && api->error_occurred() == nullptr) return api->heap.no_memory();
+  return result;
+}
+
+PyObject* HiddenObjects(PyObject*, PyObject* arguments) {
+  PyObject* roots = Argument(arguments, 0);
+  PyObject* objects = roots == nullptr ? nullptr : Argument(arguments, 1);
+  PyObject* excluded = objects == nullptr ? nullptr : Argument(arguments, 2);
+  PyObject* limit = excluded == nullptr ? nullptr : Argument(arguments, 3);
+  if (limit == nullptr) return nullptr;
+  PyObject* none = api->list_new(0);
+  PyObject* hidden = api->list_new(0);
+  Walk walk;
+  walk.WalkEverything();
+  bool whole = none != nullptr && hidden != nullptr &&
+               walk.Prepare(none, excluded, api->float_as_double(limit)) && walk.Begin(roots) &&
+               walk.Begin(objects);
+  const size_t known = walk.reached();
+  const bool complete = whole && walk.Run(none);
+  for (size_t i = known; whole && i < walk.reached(); ++i) {
+    whole = api->list_append(hidden, walk.Reached(i)) == 0;
+  }
+  if (none != nullptr) api->decref(none);
+  if (!whole && hidden != nullptr) {
+    api->decref(hidden);
+    hidden = nullptr;
+  }
+  PyObject* const values[] = {hidden, api->long_from_long(complete ? 1 : 0)};
+  PyObject* result = TupleOf(values);
   if (result == nullptr && api->error_occurred() == nullptr) return api->heap.no_memory();
   return result;
 }

@@ -30,4 +30,8 @@ PyObject* SelectObjects(PyObject* self, PyObject* arguments);
 // that the walk had of its own.
 PyObject* WalkHeap(PyObject* self, PyObject* arguments);
 
+// (roots, objects, excluded: lists; seconds: float) → (hidden: list, complete: int): what the roots and the
+// objects lead to and is in neither list, such as what gc.freeze() took out of the collector's sight.
+PyObject* HiddenObjects(PyObject* self, PyObject* arguments);
+
 }  // namespace gpumemtrace::recorder::census

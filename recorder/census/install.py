@@ -7,6 +7,7 @@ the census choose moments by itself.
 """
 import atexit
 import gc
+import os
 import sys
 import time
 
@@ -19,7 +20,7 @@ _ALLOWANCE, _SHARE = 0.5, 0.01
 
 # A program that catches out-of-memory errors may meet thousands; after these, one a minute is described.
 _OOM_ALWAYS, _OOM_INTERVAL = 3, 60.0
-_state = {'busy': False, 'observing': False, 'oom': 0, 'last_oom': 0.0, 'signal': False, 'main': None, 'started': time.monotonic(), 'spent': 0.0,
+_state = {'busy': False, 'collector': True, 'observing': False, 'oom': 0, 'last_oom': 0.0, 'signal': False, 'main': None, 'started': time.monotonic(), 'spent': 0.0,
           'last': 0.0, 'watched': [], 'tool': -1}
 
 
@@ -28,7 +29,9 @@ def report(trigger):
     if _state['busy'] or not _native_begin(trigger):
         return 0.0
     started = time.monotonic()
+    _state['collector'] = gc.isenabled()
     _state['busy'] = True
+    compiler = _pause_compiler()
     try:
         while _sources:
             name, text = _sources[0]
@@ -39,10 +42,40 @@ def report(trigger):
         _native_failed(type(error).__name__)
     finally:
         _state['busy'] = False
+        _resume_compiler(compiler)
     observe_out_of_memory()
     _state['last'] = time.monotonic() - started
     _state['spent'] += _state['last']
     return _state['last']
+
+
+def _pause_compiler():
+    """torch.compile looks at every frame that begins while it has a hold on the thread, and compiles it unless it knows
+    the file. Functions of the standard library that the census calls would be. What torch._dynamo.disable() calls
+    (torch/_dynamo/eval_frame.py since 2.0); returns (function, what was set) to put back, or None."""
+    module = sys.modules.get('torch._C._dynamo.eval_frame', None)
+    if type(module) is not type(sys):
+        return None
+    change = vars(module).get('set_eval_frame', None)
+    if type(change) is not type(len):
+        return None
+    try:
+        return change, change(None)
+    except Exception:
+        return None
+
+
+def _resume_compiler(paused):
+    if paused is not None and paused[1] is not None:
+        paused[0](paused[1])
+
+
+def _after_fork():
+    """In a child that another thread forked in the middle of a census: nobody goes on with it there."""
+    if _state['busy']:
+        _state['busy'] = False
+        if _state['collector']:
+            gc.enable()
 
 
 def _affordable():
@@ -159,6 +192,7 @@ def install():
     if not _state.get('registered'):
         # Last registered, first called: before any framework tears itself down.
         atexit.register(_at_exit)
+        os.register_at_fork(after_in_child=_after_fork)
         _state['main'] = _main_code()
         if _automatic:
             gc.callbacks.append(_before_collection)

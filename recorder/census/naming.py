@@ -28,6 +28,8 @@ class Namer:
         self._namespaces = {}       # id of a namespace → {id of a value: name}
         self._kept = []             # keeps ids in the two maps valid
         self._lru = _lru_type()
+        self._weak = [cls for cls in (as_class(module_value('weakref', name))
+                                      for name in ('WeakKeyDictionary', 'WeakValueDictionary')) if cls is not None]
 
     def forget(self):
         self._attribute_names = {}
@@ -58,6 +60,8 @@ class Namer:
             return self._function_edge(value, child, chain, place)
         if cls is types.MethodType:
             return 1, [Step('.__self__' if child is value.__self__ else '.__func__')]
+        if cls is types.BuiltinMethodType and child is value.__self__:
+            return 1, [Step('.__self__')]
         if cls is _CELL:
             return 1, []
         if cls is types.FrameType:
@@ -70,12 +74,47 @@ class Namer:
             return 1, [self._generator_step(value, child)]
         if self._lru is not None and cls is self._lru:
             return self._lru_edge(chain, place)
+        told = self._library_edge(chain, place)
+        if told is not None:
+            return told
         base = container_base(cls)
         if base is not None:
             text = self._subscript(value, base, child)
             if text is not None:
                 return 1, [Step(text, value)]
         return self._instance_edge(value, child, after)
+
+    def _library_edge(self, chain, place):
+        """Objects of the standard library whose insides mean nothing to their user: (links told, steps) or None."""
+        value, cls = chain[place], type(chain[place])
+        name = type_name(cls)
+        if any(cls is weak for weak in self._weak):
+            for entry in range(place + 1, min(place + 3, len(chain) - 1)):
+                table = chain[entry]
+                if type(table) is dict and table is instance_attribute(value, 'data'):
+                    return entry + 1 - place, [Step(self._subscript(table, dict, chain[entry + 1]) or '[…]',
+                                                    Count(name, dict.__len__(table)))]
+        elif cls is types.MappingProxyType:
+            return 1, []
+        elif name == '_local' and _get_mro(cls)[-2] is cls:
+            # threading.local keeps a dictionary for each thread.
+            for entry in range(place + 1, min(place + 4, len(chain) - 1)):
+                if type(chain[entry]) is dict:
+                    for key, inside in list(dict.items(chain[entry])):
+                        if inside is chain[entry + 1] and type(key) is str:
+                            return entry + 1 - place, [Step('.' + key, owner='threading.local', name=key)]
+        elif name == 'Context' and module_value('_contextvars', 'Context') is cls:
+            inside = place + 1
+            while inside + 1 < len(chain) and type_name(type(chain[inside])).startswith('hamt'):
+                inside += 1
+            for variable, current in cls.items(value):
+                if current is chain[inside]:
+                    return inside - place, [Step(" context variable '%s'" % variable.name)]
+        elif cls is module_value('_asyncio', 'Future') or cls is module_value('_asyncio', 'Task'):
+            for attribute in ('_result', '_coro'):
+                if c_attribute(value, cls, attribute) is chain[place + 1]:
+                    return 1, [Step('.' + attribute)]
+        return None
 
     def _module_edge(self, module, child, after):
         namespace = module_dict(module)
@@ -204,8 +243,9 @@ class Namer:
                 elif base is set or base is frozenset:
                     positions = {id(value): '{element}' for value in iterate(collection, base)}
                 else:
+                    names = _field_names(type(collection)) if base is tuple else ()
                     for place, value in enumerate(iterate(collection, base)):
-                        positions.setdefault(id(value), '[%d]' % place)
+                        positions.setdefault(id(value), '.' + names[place] if place < len(names) else '[%d]' % place)
             except RuntimeError:  # another thread changed it
                 return None
             self._positions[id(collection)] = positions
@@ -240,6 +280,10 @@ class Namer:
         name = self._attribute(value, child)
         if name is not None:
             return 1, [Step('.' + name, owner=owner, name=name, module=class_module(cls))]
+        cached = _cached_properties(cls)
+        if len(cached) == 1:
+            # What it keeps cannot be read without asking it, but nothing else in the class hides a name.
+            return 1, [Step('.' + cached[0], owner=owner, name=cached[0], module=class_module(cls))]
         if type_attribute(type(child), 'next_functions') is not _MISSING:
             return 1, [Step('.grad_fn')]
         return 1, [Step('.<' + type_name(cls) + ' state>', owner=owner)]
@@ -326,6 +370,20 @@ def class_module(cls):
 def function_module(function):
     found = function.__globals__.get('__name__', None)
     return found if type(found) is str else ''
+
+
+def _cached_properties(cls):
+    kind = module_value('functools', 'cached_property')
+    return [key for entry in _get_mro(cls) for key, value in list(_get_type_dict(entry).items())
+            if kind is not None and type(value) is kind]
+
+
+def _field_names(cls):
+    """Of a collections.namedtuple; () for other tuples."""
+    names = _get_type_dict(cls).get('_fields', ())
+    if type(names) is not tuple or not all(type(name) is str for name in names):
+        return ()
+    return names
 
 
 class Count:

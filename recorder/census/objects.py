@@ -10,6 +10,7 @@ or the framework's own C base class defines, no comparison by `==`, no truth val
 import gc
 import sys
 import types
+import weakref
 
 _get_mro = type.__dict__['__mro__'].__get__
 _get_type_dict = type.__dict__['__dict__'].__get__
@@ -177,6 +178,9 @@ def key_text(key):
         return repr(key[:40])
     if kind is tuple and len(key) <= 4:
         return '(' + ', '.join(key_text(part) for part in key) + (',)' if len(key) == 1 else ')')
+    if has_base(kind, weakref.ref):
+        # The referent's type only: nothing of it is asked.
+        return '<' + type_name(type(weakref.ref.__call__(key))) + '>'
     return '<' + type_name(kind) + '>'
 
 

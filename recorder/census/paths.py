@@ -59,9 +59,11 @@ class Path:
         path.pattern = self.pattern + text
         if text == self.last_text and text != '[…]':
             path.repeats = self.repeats + 1
-            if path.repeats > 1:  # .next.next.next… of a linked list
+            # .next.next.next… of a linked list; [0][0] may be two different things.
+            most = 1 if text.startswith('.') else 3
+            if path.repeats > most:
                 path.pattern, path.owner = self.pattern, self.owner
-            else:
+            elif path.repeats == most:
                 path.pattern = self.pattern + '…'
 
     def _store(self, path, step, is_many):
@@ -73,6 +75,10 @@ class Path:
                 path.decorated, path.closed = step.code, True
             path.adding = True
             path.closed = path.closed or is_many
+        elif step.name and of_standard_library(step.module):
+            # The deque in a queue.Queue, the arguments of a functools.partial: code of the program put things into the
+            # object itself.
+            path.adding = True
         elif step.name:
             path.named, path.adding = step, False
 

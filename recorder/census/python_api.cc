@@ -65,10 +65,14 @@ bool Fill(void* handle, PythonApi* api) {
   all &= Get(handle, "PyErr_Clear", &api->error_clear);
   all &= Get(handle, "Py_DecRef", &api->decref);
   all &= Get(handle, "PyExc_Exception", &api->exception);
-  if (!Get(handle, "PyInterpreterState_Get", &api->interpreter_get) ||
-      !Get(handle, "PyInterpreterState_Main", &api->interpreter_main)) {
+  const bool current = Get(handle, "PyInterpreterState_Get", &api->interpreter_get) ||
+                       Get(handle, "_PyInterpreterState_Get", &api->interpreter_get);
+  if (!current || !Get(handle, "PyInterpreterState_Main", &api->interpreter_main)) {
     api->interpreter_get = nullptr;
   }
+  all &= Get(handle, "PyInterpreterState_Head", &api->interpreter_head);
+  all &= Get(handle, "PyInterpreterState_Next", &api->interpreter_next);
+  all &= Get(handle, "PySys_GetObject", &api->sys_get_object);
   FillHeap(handle, &api->heap);
   api->runtime_3_8 = nullptr;
   const char* (*version)() = nullptr;

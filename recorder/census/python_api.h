@@ -70,9 +70,12 @@ struct PythonApi {
   void (*error_clear)();
   void (*decref)(PyObject* value);
   PyObject** exception;  // &PyExc_Exception
-  // Null before 3.9.
+  // Null when one of them is missing. 3.8 has the first under another name.
   void* (*interpreter_get)();
   void* (*interpreter_main)();
+  void* (*interpreter_head)();
+  void* (*interpreter_next)(void* interpreter);
+  PyObject* (*sys_get_object)(const char* name);  // borrowed
   // 3.8 only, else null: &_PyRuntime.
   const void* runtime_3_8 = nullptr;
   HeapApi heap;

@@ -6,7 +6,10 @@
 namespace gpumemtrace::recorder::census {
 
 struct Source {
-  const char* name;  // "<gpumemtrace objects.py>"
+  // "<frozen importlib.gpumemtrace objects.py>": torch.compile leaves functions of the import system alone
+  // (SKIP_DIRS in torch/_dynamo/trace_rules.py, since 2.0). A census may begin between two bytecodes of a
+  // region that it compiles, and would be compiled, too.
+  const char* name;
   const char* text;  // null-terminated
 };
 

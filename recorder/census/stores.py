@@ -20,6 +20,16 @@ _INSTRUCTIONS_LIMIT = 40000
 _MOST_LINES = 6
 
 
+# 3.10 and later know all of them; these matter most.
+_LIBRARY_MODULES = frozenset(getattr(sys, 'stdlib_module_names', (
+    'asyncio', 'collections', 'concurrent', 'contextlib', 'contextvars', 'dataclasses', 'functools', 'itertools',
+    'multiprocessing', 'queue', 'threading', 'types', 'weakref', '_asyncio', '_thread')))
+
+
+def of_standard_library(module):
+    return module.partition('.')[0] in _LIBRARY_MODULES and module != '__main__'
+
+
 class Stores:
     """Answers for code objects; caches per code object for one census."""
 
@@ -76,12 +86,16 @@ class Stores:
             value = instance_attribute(value, '__wrapped__') if depth < 3 else None
             kind = type(value)
         if kind is types.FunctionType:
-            if value.__globals__ is namespace and value.__code__ not in codes:
+            # What dataclasses and namedtuple write has no file.
+            if value.__globals__ is namespace and value.__code__ not in codes and not self._generated(value.__code__):
                 codes.append(value.__code__)
         elif has_base(kind, type) and depth < 3:
             if _get_type_dict(value).get('__module__', None) == module:
                 for entry in list(_get_type_dict(value).values()):
                     self._collect(entry, namespace, module, codes, depth + 1)
+
+    def _generated(self, code):
+        return code.co_filename == '<string>' and (self.main_code is None or self.main_code.co_filename != '<string>')
 
     def _names_of(self, code):
         names = self._index.get(id(code), None)

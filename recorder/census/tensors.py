@@ -288,6 +288,7 @@ class Roles:
     def __init__(self, torch_reader):
         self.torch = torch_reader
         self.role = {}       # id of a tensor → (role, name, id of the root module or optimizer)
+        self.trained = set() # ids of leaves that have a gradient
         self.modules = {}    # id → module object
         self.optimizers = []
         self._parent = {}    # id of a module → (id of its parent, name in it)
@@ -342,6 +343,7 @@ class Roles:
 
     def add_optimizer_states(self):
         for optimizer in self.optimizers:
+            self._add_groups(optimizer)
             state = instance_attribute(optimizer, 'state')
             if state is _MISSING or not has_base(type(state), dict):
                 continue
@@ -349,6 +351,20 @@ class Roles:
                 known = self.role.get(id(parameter), None)
                 subject = known[1] if known else key_text(parameter)
                 self._add_state(values, 'state[' + subject + ']', id(optimizer), 0)
+
+    def _add_groups(self, optimizer):
+        """What an optimizer updates is a parameter, also where no module has registered it."""
+        groups = instance_attribute(optimizer, 'param_groups')
+        if type(groups) is not list:
+            return
+        for number, group in enumerate(groups):
+            entries = dict.get(group, 'params', None) if has_base(type(group), dict) else None
+            if type(entries) is not list:
+                continue
+            for place, value in enumerate(entries):
+                if has_base(type(value), self.torch.base):
+                    name = "param_groups[%d]['params'][%d]" % (number, place)
+                    self.role.setdefault(id(value), (ROLE_PARAMETER, name, id(optimizer)))
 
     def _add_state(self, value, name, owner, depth):
         if has_base(type(value), self.torch.base):
@@ -373,6 +389,7 @@ class Roles:
             if gradient is None:
                 continue
             known = self.role.get(id(tensor.object), None)
+            self.trained.add(id(tensor.object))
             self.role.setdefault(id(gradient), (ROLE_GRADIENT, (known[1] if known else tensor.shape) + '.grad',
                                                 known[2] if known else id(tensor.object)))
             further.append(gradient)

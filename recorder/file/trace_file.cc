@@ -120,6 +120,14 @@ int TraceFile::CutBack() {
   return error;
 }
 
+int TraceFile::CutTo(uint64_t size) {
+  if (size == size_) return 0;
+  size_ = size;
+  torn_ = true;
+  const int error = Verify();
+  return error < 0 ? error : CutBack();
+}
+
 int TraceFile::Append(std::span<const uint8_t> bytes) {
   int error = Verify();
   if (error < 0) return error;

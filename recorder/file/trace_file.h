@@ -42,6 +42,9 @@ class TraceFile {
   // with signals blocked (sys::Undisturbed): SIGXFSZ may come.
   int Append(std::span<const uint8_t> bytes);
   void Close();
+  // Cuts it to its first `size` bytes, of `size()`. 0 or −errno; after a failure the bytes behind count as
+  // torn.
+  int CutTo(uint64_t size);
   // Reads what was appended, through a descriptor of its own. Bytes read, fewer at the end of the file, or
   // −errno. May run beside Append on another thread, not beside itself, ReplaceBy or Close.
   int64_t ReadAt(uint64_t offset, std::span<uint8_t> out) const;

@@ -18,10 +18,15 @@ constexpr size_t kReadAhead = size_t{1} << 20;
 constexpr size_t kMostPart = size_t{256} << 10;
 constexpr size_t kMostEventColumns = size_t{160} << 10;
 constexpr size_t kMostStacks = 4096;
+// A window ends at the next group when it holds so much, and is copied when it holds so much before that.
+constexpr size_t kManyKept = size_t{1} << 15;
+constexpr size_t kMostKept = size_t{1} << 16;
+constexpr size_t kManyHeld = size_t{1} << 20;
+constexpr size_t kMostHeld = size_t{4} << 20;
 // Definitions longer than this are compressed.
 constexpr size_t kCompressDefinitions = 1024;
 // Traces with folded windows.
-constexpr uint32_t kFoldedFormat = 2;
+constexpr uint32_t kFoldedFormat = 3;
 
 const char* Chars(const ByteBuffer& buffer) {
   return reinterpret_cast<const char*>(buffer.data());
@@ -32,7 +37,7 @@ const char* Chars(const ByteBuffer& buffer) {
 int Folder::Begin(const TraceFile& from, const char* path, const Plan& plan) {
   from_ = &from;
   cut_ = plan.groups[plan.keep_from].offset;
-  if (!MakeSteps(plan)) return -ENOMEM;
+  if (!old_groups_.Append(plan.groups.data(), plan.keep_from + 1) || !MakeSteps(plan)) return -ENOMEM;
   return to_.Create(path);
 }
 
@@ -61,7 +66,8 @@ bool Folder::MakeSteps(const Plan& plan) {
       }
     }
     if (!joins) {
-      if (!steps_.Push({group.offset, 0, group.first_index, group.packet_index, 0, 0, action})) return false;
+      if (!steps_.Push({group.offset, 0, group.first_index, group.packet_index, 0, i, 0, action}))
+        return false;
       detail = 0;
       merged = 0;
     }
@@ -114,18 +120,11 @@ int Folder::ReadPacket(std::span<const uint8_t>* packet, std::span<const uint8_t
 int Folder::Turn(size_t bytes) {
   const uint64_t until = position_ + bytes;
   while (step_ < steps_.size() && position_ < until) {
-    const Step& step = steps_[step_];
-    if (!group_begun_) {
-      // The first part may begin with the header: it has no events before it.
-      if (!new_groups_.Push({to_.size(), step.packet_index, step.first_index,
-                             step.action == Action::kFold ? std::max(step.windows, 1u) : 0, 0})) {
-        return -ENOMEM;
-      }
-      group_begun_ = true;
-    }
+    Step& step = steps_[step_];
     std::span<const uint8_t> packet;
     std::span<const uint8_t> content;
-    int error = ReadPacket(&packet, &content);
+    int error = step_begun_ ? 0 : BeginStep(step);
+    if (error == 0) error = ReadPacket(&packet, &content);
     if (error < 0) return error;
     error = AddPacket(content, step);
     if (error < 0) return error;
@@ -137,12 +136,33 @@ int Folder::Turn(size_t bytes) {
     if (error < 0) return error;
     position_ += packet.size();
     input_used_ += packet.size();
-    if (position_ < step.end) continue;
-    if (position_ != step.end) return -EBADMSG;
-    if (step.action == Action::kFold && (error = EndWindow(step)) < 0) return error;
-    window_.Next();
-    group_begun_ = false;
-    ++step_;
+    if (step.action == Action::kFold && !heavy_ && (window_.kept() > kMostKept || HeldBytes() > kMostHeld)) {
+      heavy_ = true;
+      window_.GiveUp();
+      ClearWindow();
+    }
+    if (position_ < old_groups_[group_ + 1].offset) continue;
+    if (position_ != old_groups_[group_ + 1].offset) return -EBADMSG;
+    ++group_;
+    if (position_ == step.end) {
+      if ((error = EndStep(step, group_)) < 0) return error;
+      ++step_;
+    } else if (heavy_ || window_.kept() > kManyKept || HeldBytes() > kManyHeld) {
+      // The rest becomes a window of its own.
+      const TraceGroup& next = old_groups_[group_];
+      Step part = step;
+      part.end = position_;
+      part.packets = next.packet_index - step.packet_index;
+      part.windows = 0;
+      for (size_t i = step.group; i < group_; ++i) part.windows += old_groups_[i].windows;
+      if ((error = EndStep(part, group_)) < 0) return error;
+      step.begin = position_;
+      step.first_index = next.first_index;
+      step.packet_index = next.packet_index;
+      step.packets -= part.packets;
+      step.group = group_;
+      step.windows -= part.windows;
+    }
   }
   if (step_ < steps_.size()) return 0;
   if (folded_size_ == 0) {
@@ -151,6 +171,62 @@ int Folder::Turn(size_t bytes) {
     input_used_ = 0;
   }
   return 1;
+}
+
+int Folder::BeginStep(const Step& step) {
+  step_begun_ = true;
+  heavy_ = false;
+  step_offset_ = to_.size();
+  step_groups_ = new_groups_.size();
+  // The first part may begin with the header: it has no events before it.
+  const bool pushed = new_groups_.Push({to_.size(), step.packet_index, step.first_index,
+                                        step.action == Action::kFold ? std::max(step.windows, 1u) : 0, 0});
+  return pushed ? 0 : -ENOMEM;
+}
+
+int Folder::EndStep(const Step& step, size_t group) {
+  int error = 0;
+  if (step.action == Action::kFold) {
+    error = heavy_ ? -EOVERFLOW : EndWindow(step);
+    if (error == -EOVERFLOW || (error == 0 && to_.size() - step_offset_ > step.end - step.begin)) {
+      error = CopyStretch(step, group);
+    }
+    ClearWindow();
+  }
+  window_.Next();
+  step_begun_ = false;
+  return error;
+}
+
+int Folder::CopyStretch(const Step& step, size_t group) {
+  ++copied_stretches_;
+  new_groups_.Shrink(step_groups_);
+  int error = to_.CutTo(step_offset_);
+  if (error < 0) return error;
+  for (size_t i = step.group; i < group; ++i) {
+    TraceGroup copy = old_groups_[i];
+    copy.offset = copy.offset - step.begin + step_offset_;
+    if (!new_groups_.Push(copy)) return -ENOMEM;
+  }
+  for (uint64_t at = step.begin; at < step.end;) {
+    const auto want = static_cast<size_t>(std::min<uint64_t>(step.end - at, kMostPacket));
+    packet_.Resize(want);
+    if (packet_.failed()) return -ENOMEM;
+    const int64_t got = from_->ReadAt(at, {packet_.data(), want});
+    if (got <= 0) return got == 0 ? -EBADMSG : static_cast<int>(got);
+    if ((error = to_.Append({packet_.data(), static_cast<size_t>(got)})) < 0) return error;
+    at += static_cast<uint64_t>(got);
+  }
+  return 0;
+}
+
+void Folder::ClearWindow() {
+  definitions_.Clear();
+  others_.Clear();
+  timed_bytes_.Clear();
+  timed_.Clear();
+  statistics_.Clear();
+  positions_.Clear();
 }
 
 int Folder::CopyTail(uint64_t size, size_t bytes) {
@@ -176,7 +252,7 @@ void Folder::Abandon() {
 
 bool Folder::AddDefinition(uint32_t number, std::span<const uint8_t> raw, std::span<const uint8_t> bytes,
                            const Step& step) {
-  bool wanted = step.action == Action::kFold;
+  bool wanted = step.action == Action::kFold && !heavy_;
   if (number == fields::kContentSite) {
     bool is_new = false;
     if (!window_.DefineSite(bytes, &is_new)) return false;
@@ -187,7 +263,7 @@ bool Folder::AddDefinition(uint32_t number, std::span<const uint8_t> raw, std::s
 }
 
 int Folder::AddFields(std::span<const uint8_t> content, const Step& step, bool* folded) {
-  const bool fold = step.action == Action::kFold;
+  const bool fold = step.action == Action::kFold && !heavy_;
   FieldReader reader(content);
   Field field;
   while (reader.Next(&field)) {
@@ -263,7 +339,7 @@ int Folder::AddFields(std::span<const uint8_t> content, const Step& step, bool* 
         statistics_.Append(field.raw.data(), field.raw.size());
         break;
       case fields::kContentFolded: {
-        if (!fold) return -EBADMSG;
+        if (step.action != Action::kFold) return -EBADMSG;
         *folded = true;
         if (!window_.AddFolded(field.bytes)) return -EBADMSG;
         FieldReader message(field.bytes);
@@ -315,7 +391,8 @@ int Folder::AddPacket(std::span<const uint8_t> content, const Step& step) {
   if (error < 0) return error;
   if (!events.empty()) {
     if (!events_.Load(events, decompressor_)) return -EBADMSG;
-    if (!window_.AddEvents(events_, has_folded, step.action != Action::kFold)) return -EBADMSG;
+    const bool copy = step.action != Action::kFold || heavy_;
+    if (!window_.AddEvents(events_, has_folded, copy)) return -EBADMSG;
   }
   return 0;
 }
@@ -461,12 +538,6 @@ int Folder::EndWindow(const Step& step) {
     const int error = WriteContent();
     if (error < 0) return error;
   }
-  definitions_.Clear();
-  others_.Clear();
-  timed_bytes_.Clear();
-  timed_.Clear();
-  statistics_.Clear();
-  positions_.Clear();
   return 0;
 }
 

@@ -2,6 +2,9 @@
 // are folded windows (Folded in trace.proto), and copies the rest as it is. The trace itself is not touched;
 // whoever owns it replaces it when the pass is through.
 //
+// A stretch that would not become smaller is copied, too: the new file is never larger than the old one. What
+// is held in memory at a time is bounded for the same reason: a stretch with more than fits is copied.
+//
 // Works in small turns and needs no lock while the trace grows at its end. One thread at a time.
 #pragma once
 
@@ -61,6 +64,8 @@ class Folder {
   // Groups of the new file that stand for those before `keep_from`.
   const Array<TraceGroup>& groups() const { return new_groups_; }
   uint64_t folded_size() const { return folded_size_; }
+  // Stretches that were copied because folding gains nothing there.
+  uint64_t copied_stretches() const { return copied_stretches_; }
   // Where the part begins that stays.
   uint64_t cut() const { return cut_; }
   // Removes the new file.
@@ -75,6 +80,8 @@ class Folder {
     uint64_t packet_index;
     // Packets that it has.
     uint64_t packets;
+    // Its first group of the old file.
+    size_t group;
     uint32_t windows;
     Action action;
   };
@@ -98,19 +105,37 @@ class Folder {
   bool AddDefinition(uint32_t number, std::span<const uint8_t> raw, std::span<const uint8_t> bytes,
                      const Step& step);
   int CopyHeader(std::span<const uint8_t> content);
+  int BeginStep(const Step& step);
+  // The step, or the part of it before `group`, is read.
+  int EndStep(const Step& step, size_t group);
   int EndWindow(const Step& step);
+  int CopyStretch(const Step& step, size_t group);
+  void ClearWindow();
+  size_t HeldBytes() const {
+    return definitions_.size() + others_.size() + timed_bytes_.size() + timed_.size() * sizeof(Timed);
+  }
   int WriteContent();
   static size_t WholeFields(const ByteBuffer& from, size_t begin, size_t most);
 
   const TraceFile* from_ = nullptr;
   TraceFile to_;
+  // Of the old file, up to and including the first one that stays.
+  Array<TraceGroup> old_groups_;
   Array<Step> steps_;
   size_t step_ = 0;
+  // The one that is being read.
+  size_t group_ = 0;
   Array<TraceGroup> new_groups_;
   uint64_t position_ = 0;
   uint64_t cut_ = 0;
   uint64_t folded_size_ = 0;
-  bool group_begun_ = false;
+  bool step_begun_ = false;
+  // The stretch holds more than may be held in memory: it will be copied.
+  bool heavy_ = false;
+  // Of the new file, when the step began.
+  uint64_t step_offset_ = 0;
+  size_t step_groups_ = 0;
+  uint64_t copied_stretches_ = 0;
 
   FoldWindow window_;
   Compressor compressor_;

@@ -14,11 +14,14 @@
 namespace gpumemtrace::recorder {
 namespace {
 
-constexpr uint32_t kMostPressure = 3;
+constexpr uint32_t kMostPressure = 5;
 // One pass makes about so many windows of the detail that it folds.
 constexpr uint64_t kWindowsPerPass = 96;
 // Beyond these, windows are merged by twos.
 constexpr uint32_t kMostWindows = 256;
+// Parts of the bound: less detail than this is not folded, and at least so much is left as it is.
+constexpr uint64_t kLeastDetail = 64;
+constexpr uint64_t kLeastKept = 64;
 // What Complete may still copy while others wait.
 constexpr uint64_t kShortTail = uint64_t{256} << 10;
 
@@ -31,16 +34,21 @@ void Folding::Begin() {
   }
   const Array<TraceGroup>& groups = writer_.groups();
   const uint64_t size = file_.size();
-  const uint64_t keep = std::min(KeepBytes(), size);
+  // Of what is not folded yet, the newer half stays as it is.
+  uint64_t folded = 0;
+  for (size_t i = 0; i + 1 < groups.size(); ++i) {
+    if (groups[i].windows != 0) folded += groups[i + 1].offset - groups[i].offset;
+  }
+  const uint64_t keep = std::max((size - std::min(folded, size)) / 2, max_bytes_ / kLeastKept);
   size_t keep_from = 0;
   uint64_t detail = 0;
-  for (size_t i = 1; i < groups.size() && groups[i].offset <= size - keep; ++i) {
+  for (size_t i = 1; i < groups.size() && groups[i].offset + keep <= size; ++i) {
     keep_from = i;
     if (groups[i - 1].windows == 0) detail += groups[i].offset - groups[i - 1].offset;
   }
   // Too little to be worth it.
-  if (keep_from < 2 || detail < max_bytes_ / 16) {
-    due_ = size + max_bytes_ / 16;
+  if (keep_from < 2 || detail < max_bytes_ / kLeastDetail) {
+    due_ = size + Growth();
     return;
   }
   const int length =
@@ -48,22 +56,27 @@ void Folding::Begin() {
   void* memory = MapPages(sizeof(Folder));
   if (length < 0 || static_cast<size_t>(length) >= sizeof path_ || memory == nullptr) {
     UnmapPages(memory, memory == nullptr ? 0 : sizeof(Folder));
-    due_ = size + max_bytes_ / 8;
+    due_ = size + Growth();
     return;
   }
   folder_ = new (memory) Folder(layer_);
   ready_ = false;
   keep_from_ = keep_from;
-  size_ = size;
+  size_ = begun_at_ = size;
+  // A trace that is too large already may still grow while it is made smaller.
+  // The last packet may reach beyond the limit.
+  limit_ = std::max(Half() - Growth() / 8, size + Growth() / 2);
+  busy_.store(true, std::memory_order_relaxed);
   Array<uint64_t> peaks;
   writer_.HighestMoments(peaks);
-  const int error = folder_->Begin(file_, path_,
-                                   {.groups = groups.span(),
-                                    .keep_from = keep_from,
-                                    .size = size,
-                                    .peaks = peaks.span(),
-                                    .window_bytes = std::max<uint64_t>(detail / kWindowsPerPass, 1),
-                                    .most_windows = kMostWindows >> pressure_});
+  const int error =
+      folder_->Begin(file_, path_,
+                     {.groups = groups.span(),
+                      .keep_from = keep_from,
+                      .size = size,
+                      .peaks = peaks.span(),
+                      .window_bytes = std::max<uint64_t>(detail / (kWindowsPerPass >> pressure_), 1),
+                      .most_windows = kMostWindows >> pressure_});
   // A file of this name that is somebody's is left alone.
   if (error != -EEXIST) unfinished_.store(true, std::memory_order_release);
   if (error < 0) Fail(error);
@@ -104,29 +117,45 @@ void Folding::Complete() {
     Fail(error);
     return;
   }
-  const bool known = writer_.Replaced(folder_->groups(), keep_from_, folder_->cut(), folder_->folded_size());
+  const uint64_t folded = folder_->folded_size();
+  const uint64_t copied = folder_->copied_stretches();
+  const bool known = writer_.Replaced(folder_->groups(), keep_from_, folder_->cut(), folded);
   // It has the trace's name now.
   unfinished_.store(false, std::memory_order_relaxed);
   Drop();
   ++passes_;
-  const uint64_t size = file_.size();
-  if (size > max_bytes_ / 2) {
+  copied_stretches_ += copied;
+  Plan(file_.size(), folded);
+  if (!known) due_ = ~uint64_t{0};
+}
+
+void Folding::Plan(uint64_t size, uint64_t folded) {
+  if (folded > max_bytes_ / 4) {
     if (pressure_ < kMostPressure) ++pressure_;
-  } else if (size < max_bytes_ / 3 && pressure_ > 0) {
+  } else if (folded < max_bytes_ / 16 && pressure_ > 0) {
     --pressure_;
   }
-  due_ = known ? std::max(max_bytes_ / 8 * 5, size + max_bytes_ / 8) : ~uint64_t{0};
+  // Where what must stay has become too much, passes become rarer with it: each copies all of it.
+  due_ = std::max(Half() - Growth(), size + std::max(Growth(), folded / 4));
+}
+
+bool Folding::Hurried() const {
+  if (folder_ == nullptr || ready_) return false;
+  const uint64_t grown = file_.size() - begun_at_;
+  // The part of the growth that was allowed is ahead of the part of the work that is done.
+  return grown > Growth() / 8 && grown * size_ > Growth() / 2 * folder_->position();
 }
 
 void Folding::Cancel() {
   cancelled_.store(true, std::memory_order_relaxed);
+  busy_.store(false, std::memory_order_relaxed);
   // Another thread may still write to it through its descriptor; that space is given back when it closes.
   if (unfinished_.load(std::memory_order_acquire)) layer_.Unlink(path_);
 }
 
 void Folding::Fail(int error) {
   Drop();
-  due_ = file_.size() + max_bytes_ / 8;
+  due_ = file_.size() + max_bytes_ / 16;
   if (complained_) return;
   complained_ = true;
   char text[512];
@@ -139,6 +168,7 @@ void Folding::Fail(int error) {
 void Folding::Drop() {
   error_ = 0;
   ready_ = false;
+  busy_.store(false, std::memory_order_relaxed);
   if (folder_ == nullptr) return;
   if (unfinished_.exchange(false, std::memory_order_relaxed)) folder_->Abandon();
   Folder* folder = folder_;

@@ -51,7 +51,8 @@ const char* Chars(const ByteBuffer& buffer) {
 bool EventColumns::Load(std::span<const uint8_t> message, Decompressor& decompressor) {
   count = 0;
   first_index = first_time = first_sequence = 0;
-  restart = false;
+  restart = predicted = false;
+  time_step = 1;
   for (ByteBuffer& column : data) column.Clear();
   FieldReader reader(message);
   Field field;
@@ -71,6 +72,12 @@ bool EventColumns::Load(std::span<const uint8_t> message, Decompressor& decompre
         break;
       case fields::kEventsRestart:
         restart = field.value != 0;
+        break;
+      case fields::kEventsPredicted:
+        predicted = field.value != 0;
+        break;
+      case fields::kEventsTimeStep:
+        if (field.value != 0) time_step = field.value;
         break;
       case fields::kEventsColumn: {
         uint64_t id = 0;
@@ -323,11 +330,21 @@ bool FoldWindow::AddEvents(const EventColumns& events, bool folded, bool copy) {
   const auto next = [&](uint32_t id) { return events.data[id].empty() ? 0 : column[id].Next(); };
   const auto next_signed = [&](uint32_t id) { return events.data[id].empty() ? 0 : column[id].NextZigZag(); };
   if (events.restart) ++epoch_;
+  if (events.predicted && !predictor_.ready()) {
+    if (!predictions_.Resize(event_prediction::Predictor::kEntries)) return false;
+    predictor_.Use(predictions_.data());
+  }
+  if (events.restart && predictor_.ready()) predictor_.Restart();
   uint64_t index = events.first_index - 1;
   uint64_t time = events.first_time;
   uint64_t sequence = events.first_sequence - 1;
   for (uint32_t i = 0; i < events.count; ++i) {
-    const uint64_t id = next(kSite);
+    uint64_t id = next(kSite);
+    event_prediction::Entry expected{};
+    if (events.predicted && id == 0) {
+      expected = predictor_.Predict();
+      id = expected.site;
+    }
     if (id == 0 || id >= sites_.size() || sites_[id].kind == 0) return false;
     Site& site = sites_[id];
     if (site.epoch != epoch_) {
@@ -337,12 +354,16 @@ bool FoldWindow::AddEvents(const EventColumns& events, bool folded, bool copy) {
     Kept event{};
     event.site = static_cast<uint32_t>(id);
     event.index = index += 1 + next(kIndex);
-    event.time = time += next_signed(kTime);
+    const auto step =
+        static_cast<int64_t>(next_signed(kTime) + static_cast<uint64_t>(int64_t{expected.step}));
+    event.time = time += static_cast<uint64_t>(step) * events.time_step;
     event.sequence = sequence += next_signed(kSequence) + 1;
     event.birth = kNone;
     event.size = site.size;
     const bool has_live = columns::HasLive(site.kind);
-    const uint64_t distance = has_live ? next(kLive) : 0;
+    uint64_t distance = 0;
+    if (has_live) distance = events.predicted ? next_signed(kLive) + expected.distance : next(kLive);
+    if (events.predicted) predictor_.Learn(event.site, step, distance);
     Live* birth = nullptr;
     if (distance != 0) {
       event.birth = event.index - distance;
@@ -443,6 +464,15 @@ bool FoldWindow::AddEvents(const EventColumns& events, bool folded, bool copy) {
     if (one.exhausted()) return false;
   }
   return dropped_ < (size_t{1} << 15) || dropped_ * 2 < kept_.size() || Compact();
+}
+
+void FoldWindow::GiveUp() {
+  for (const Kept& event : kept_) {
+    if (event.dropped) continue;
+    if (Live* live = FindLive(event.index)) live->kept = 0;
+  }
+  kept_.Clear();
+  dropped_ = 0;
 }
 
 bool FoldWindow::Compact() {
@@ -667,10 +697,15 @@ bool FoldWindow::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
     const Kept& event = kept_[*from];
     if (event.dropped) continue;
     Site& site = sites_[event.site];
-    if (site.written_epoch != written_epoch_) {
-      site.written_epoch = written_epoch_;
-      site.written_address = site.written_size = 0;
-      site.written_argument[0] = site.written_argument[1] = 0;
+    if (site.written == 0) {
+      // Without memory the events do not end, and the stretch is copied: see Folder::EndStep.
+      if (!written_.Push({})) return false;
+      site.written = static_cast<uint32_t>(written_.size());
+    }
+    Written& written = written_[site.written - 1];
+    if (written.epoch != written_epoch_) {
+      written = {};
+      written.epoch = written_epoch_;
     }
     put(kSite, event.site);
     put(kIndex, event.index - index - 1);
@@ -684,12 +719,12 @@ bool FoldWindow::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
     if (has_live) put(kLive, known ? event.index - event.birth : 0);
     if (columns::HasAddress(site.kind) || (has_live && !known)) {
       const uint64_t address = event.address >> site.shift;
-      put(kAddress, ZigZag(static_cast<int64_t>(address - site.written_address)));
-      site.written_address = address;
+      put(kAddress, ZigZag(static_cast<int64_t>(address - written.address)));
+      written.address = address;
     }
     if (site.size_varies || (site.kind == columns::kBlockFree && !known)) {
-      put(kSize, ZigZag(static_cast<int64_t>(event.size - site.written_size)));
-      site.written_size = event.size;
+      put(kSize, ZigZag(static_cast<int64_t>(event.size - written.size)));
+      written.size = event.size;
     }
     if (columns::HasTotals(site.kind)) {
       Device* device = DeviceOf(site.device);
@@ -707,8 +742,8 @@ bool FoldWindow::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
     } else {
       for (unsigned i = 0; i < 2; ++i) {
         put(i == 0 ? kArgument0 : kArgument1,
-            ZigZag(static_cast<int64_t>(event.argument[i] - site.written_argument[i])));
-        site.written_argument[i] = event.argument[i];
+            ZigZag(static_cast<int64_t>(event.argument[i] - written.argument[i])));
+        written.argument[i] = event.argument[i];
       }
     }
     ++count;
@@ -736,15 +771,8 @@ bool FoldWindow::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
 }
 
 void FoldWindow::Next() {
-  Compact();
   // What they made is in an earlier window from now on.
-  for (const Kept& event : kept_) {
-    const Site& site = sites_[event.site];
-    if (!columns::BeginsObject(site.kind) || site.failed) continue;
-    if (Live* live = FindLive(event.index)) live->kept = 0;
-  }
-  kept_.Clear();
-  dropped_ = 0;
+  GiveUp();
   touched_.Clear();
   ++window_;
   for (Book& book : books_) book.touched = false;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "proto/gpumemtrace/event_prediction.h"
 #include "recorder/fold/field_reader.h"
 #include "recorder/memory/array.h"
 #include "recorder/memory/hash_index.h"
@@ -26,6 +27,9 @@ struct EventColumns {
   uint64_t first_time = 0;
   uint64_t first_sequence = 0;
   bool restart = false;
+  bool predicted = false;
+  // Unit of the column of times.
+  uint64_t time_step = 1;
   ByteBuffer data[kColumns];
 
   bool Load(std::span<const uint8_t> message, Decompressor& decompressor);
@@ -63,6 +67,8 @@ class FoldWindow {
   size_t places() const { return touched_.size(); }
   // Sequence number of the kept event before this one.
   uint64_t SequenceBefore(size_t event) const { return event == 0 ? 0 : kept_[event - 1].sequence; }
+  // Of events() nothing is kept: the window will not be written.
+  void GiveUp();
   // Drops the pairs for good.
   bool Compact();
 
@@ -85,12 +91,9 @@ class FoldWindow {
     uint64_t last_address;
     uint64_t last_size;
     uint64_t last_argument[2];
-    // The same for the events that are written.
-    uint64_t written_address;
-    uint64_t written_size;
-    uint64_t written_argument[2];
     uint32_t epoch;
-    uint32_t written_epoch;
+    // Place in written_ + 1; 0 = none of its events was written.
+    uint32_t written;
     uint32_t place;
     int32_t device;
     uint8_t kind;  // 0 = not defined
@@ -99,6 +102,14 @@ class FoldWindow {
     bool failed;
     bool size_varies;
     bool without_totals;
+  };
+  // What Site has of the events that are read, for those that are written.
+  struct Written {
+    uint64_t address;
+    uint64_t size;
+    uint64_t argument[2];
+    uint32_t epoch;
+    uint32_t reserved;
   };
   // A birth place: the same memory as far as the analyses are concerned.
   struct Place {
@@ -162,7 +173,8 @@ class FoldWindow {
   bool InsertLive(const Live& live);
   void EraseLive(Live* live);
 
-  Array<Site> sites_{};
+  Array<Site> sites_;
+  Array<Written> written_;
   Array<Place> places_;
   HashIndex place_index_;
   Array<uint32_t> touched_;
@@ -173,6 +185,9 @@ class FoldWindow {
   Array<Kept> kept_;
   size_t dropped_ = 0;
   uint32_t epoch_ = 0;
+  event_prediction::Predictor predictor_;
+  // Its tables.
+  Array<event_prediction::Entry> predictions_;
   uint32_t written_epoch_ = 0;
   uint32_t window_ = 1;
 

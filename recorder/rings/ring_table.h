@@ -24,6 +24,8 @@ struct ThreadSlot {
   // The reservation of recorder::ReserveSequence that keeps the ring's pending number, 0 = none.
   uint64_t reservation;
   EventClock clock{};
+  // Events since the last one whose time was taken; the owner's.
+  uint32_t since_timed = 0;
 };
 
 class RingTable {

@@ -19,6 +19,7 @@ namespace {
 constexpr uint8_t kFirstInternalOwner = 3;
 // References in frames carry tags in their low bits since 3.14 (_PyStackRef); objects are aligned to 8.
 constexpr uint64_t kTagMask = ~uint64_t{3};
+constexpr uint16_t kFirstTagged = 0x030e;
 
 // Odd, so that multiplying by one loses nothing.
 constexpr uint64_t kFactor0 = 0x9e3779b97f4a7c15;
@@ -28,6 +29,7 @@ constexpr uint64_t kFactor1 = 0xc2b2ae3d27d4eb4f;
 template <size_t kIndex>
 struct Walker {
   static constexpr const PythonLayout& kLayout = kPythonLayouts[kIndex];
+  static constexpr bool kTaggedReferences = kLayout.version >= kFirstTagged || kLayout.free_threaded;
 
   GPUMEMTRACE_READS_HOST_MEMORY static const char* Code(const char* frame) {
     return reinterpret_cast<const char*>(GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_code) & kTagMask);
@@ -218,23 +220,29 @@ struct Walker {
 
   // The place from which the frames outwards are no longer what they were, 0 = all are.
   GPUMEMTRACE_READS_HOST_MEMORY static uint32_t Unchanged(const PythonMemory& memory, uint32_t place) {
-    for (;; --place) {
-      const RememberedPythonFrame& known = memory.remembered[place];
-      const char* caller = place > 0 ? memory.remembered[place - 1].frame : nullptr;
-      if (Code(known.frame) != known.code ||
-          GPUMEMTRACE_READ(const char*, known.frame + kLayout.frame_previous) != caller) {
-        return place + 1;
-      }
-      if (known.python) {
-        if (GPUMEMTRACE_READ(uint64_t, known.frame + kLayout.frame_instruction) != known.raw_instruction ||
-            Serial(known.code) != known.serial) {
-          return place + 1;
-        }
-      } else if (!IsInternal(known.frame)) {
-        return place + 1;
-      }
-      if (place == 0) return 0;
+    const RememberedPythonFrame* known = &memory.remembered[place];
+    for (; place > 0; --place, --known) {
+      if (Differs(*known, known[-1].frame)) return place + 1;
     }
+    return Differs(*known, nullptr) ? 1 : 0;
+  }
+
+  // `known.frame` must be in the chain: the frame within it says so. Few branches: most of an event's time on
+  // a Python stack is spent here.
+  GPUMEMTRACE_READS_HOST_MEMORY static bool Differs(const RememberedPythonFrame& known, const char* caller) {
+    const char* frame = known.frame;
+    uint64_t code = GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_code);
+    if constexpr (kTaggedReferences) code &= kTagMask;
+    const uint64_t link =
+        (code ^ reinterpret_cast<uint64_t>(known.code)) |
+        (GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_previous) ^ reinterpret_cast<uint64_t>(caller));
+    if (!known.python) [[unlikely]] {
+      return link != 0 || !IsInternal(frame);
+    }
+    // The code object is read only where the frame still holds it.
+    const uint64_t moved =
+        link | (GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_instruction) ^ known.raw_instruction);
+    return moved != 0 || Serial(known.code) != known.serial;
   }
 
   GPUMEMTRACE_READS_HOST_MEMORY static bool IsInternal(const char* frame) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "proto/gpumemtrace/event_prediction.h"
 #include "proto/gpumemtrace/ring_file.h"
 #include "recorder/memory/array.h"
 #include "recorder/memory/hash_index.h"
@@ -20,6 +21,9 @@ class EventEncoder {
   // `api_names` as given to recorder::Initialize.
   EventEncoder(Dictionary& dictionary, std::span<const char* const> api_names)
       : dictionary_(dictionary), api_names_(api_names) {}
+  ~EventEncoder();
+  EventEncoder(const EventEncoder&) = delete;
+  EventEncoder& operator=(const EventEncoder&) = delete;
 
   // Starts a packet. With `restart` every predictor begins anew and every site is defined again at its next
   // use, so that a reader that lost earlier packets can go on here.
@@ -30,7 +34,7 @@ class EventEncoder {
   // Index of the packet's first event.
   uint64_t first_index() const { return first_index_; }
   // Bytes of all columns so far, before compression.
-  size_t bytes() const;
+  size_t bytes() const { return bytes_; }
   // Appends the serialized Events message of the packet; nothing when it has no events.
   void Finish(Compressor& compressor, ByteBuffer& out);
   // The packet was never written: its events do not count. The next packet must be a restart.
@@ -110,13 +114,17 @@ class EventEncoder {
     kColumns = 11,
   };
 
-  uint32_t FindSite(SiteKey key);
+  // `expected`: the site that is probably meant, 0 = none.
+  uint32_t FindSite(SiteKey key, uint32_t expected);
   // Place of the book of such an object in books_ + 1; 0 = none.
   uint32_t BookOf(const SiteKey& key);
   void DefineSite(uint32_t id, const SiteKey& key);
   bool TooManySizes(SiteKey key);
+  void PreparePrediction();
   void Put(Column column, uint64_t value) {
+    const size_t before = columns_[column].size();
     columns_[column].Varint(value);
+    bytes_ += columns_[column].size() - before;
     not_zero_[column] |= value != 0;
   }
 
@@ -135,16 +143,23 @@ class EventEncoder {
   uint64_t live_blocks_ = 0;
   uint64_t live_block_bytes_ = 0;
 
+  event_prediction::Predictor predictor_;
+  // Its tables.
+  event_prediction::Entry* predictions_ = nullptr;
+  // The columns of this packet are relative to it; not without memory for its tables.
+  bool predicts_ = false;
   uint32_t restarts_ = 0;
   bool restart_ = false;
   uint64_t next_index_ = 0;
   uint64_t first_index_ = 0;
   uint32_t count_ = 0;
+  // In steps of kTimeStepUs.
   uint64_t first_time_ = 0;
-  uint64_t first_sequence_ = 0;
   uint64_t last_time_ = 0;
+  uint64_t first_sequence_ = 0;
   uint64_t last_sequence_ = 0;
   ByteBuffer columns_[kColumns];
+  size_t bytes_ = 0;
   bool not_zero_[kColumns] = {};
   ByteBuffer message_;
   ByteBuffer column_message_;

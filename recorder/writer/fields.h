@@ -151,6 +151,8 @@ enum : uint32_t {
   kEventsFirstSequence = 4,
   kEventsRestart = 5,
   kEventsColumn = 6,
+  kEventsPredicted = 7,
+  kEventsTimeStep = 8,
 
   kColumnId = 1,
   kColumnCodec = 2,

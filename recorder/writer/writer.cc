@@ -20,6 +20,7 @@ using ring_file::RecordKind;
 // A packet is complete when its columns (or its definitions) have so many bytes before compression; together
 // with one largest record they stay below the 512 KiB that a packet may have.
 constexpr size_t kFullColumns = size_t{192} << 10;
+constexpr size_t kLeastFullColumns = size_t{16} << 10;
 constexpr size_t kFullDefinitions = size_t{128} << 10;
 constexpr size_t kFullOthers = size_t{32} << 10;
 // When a later cut was not possible, because rings hold records out of order.
@@ -27,7 +28,7 @@ constexpr size_t kHardLimit = size_t{288} << 10;
 constexpr uint32_t kMostEvents = 1u << 16;
 // Definitions longer than this are compressed.
 constexpr size_t kCompressDefinitions = 1024;
-constexpr uint32_t kPacketsPerRestart = 64;
+constexpr uint32_t kPacketsPerRestart = 128;
 constexpr uint64_t kStatisticsPeriodNs = 1'000'000'000;
 
 const char* ErrorText(int error, char (&buffer)[64]) {
@@ -40,7 +41,14 @@ const char* Chars(const ByteBuffer& buffer) {
 
 }  // namespace
 
-Writer::Writer(const Context& context) : context_(context), encoder_(dictionary_, context.api_names) {}
+Writer::Writer(const Context& context)
+    : context_(context), encoder_(dictionary_, context.api_names), full_columns_(kFullColumns) {}
+
+void Writer::SetBound(uint64_t bytes) {
+  restart_bytes_ = bytes / 256;
+  full_columns_ =
+      bytes == 0 ? kFullColumns : std::clamp<uint64_t>(bytes / 64, kLeastFullColumns, kFullColumns);
+}
 
 void Writer::AddMessage(ByteBuffer& to, uint32_t field, const ByteBuffer& message) {
   ProtoWriter(to).add_message(field, Chars(message), message.size());
@@ -285,41 +293,52 @@ int Writer::Drain(Order order) {
       GiveUpPacket();
     }
   }
+  if (order == Order::kExact && context_.file.size() >= limit_) return 0;
   Collect(order);
   int error = WriteOldDefinitions();
   if (error < 0 && order == Order::kExact) return error;
-  const int result = EncodeAll();
+  const int result = EncodeAll(order);
   if (error == 0) error = result;
   if (error == 0 || order != Order::kEverything) return error;
   // Nothing can be written now and the rings must be emptied.
   while (waiting_) {
     GiveUpPacket();
     Collect(order);
-    EncodeAll();
+    EncodeAll(order);
   }
   return error;
 }
 
-int Writer::EncodeAll() {
+int Writer::EncodeAll(Order order) {
   order_.Clear();
+  bool sorted = true;
   for (const RingState* state : states_) {
-    for (uint32_t i = 0; i < state->count; ++i) order_.Push(static_cast<uint32_t>(state->first + i));
+    for (uint32_t i = 0; i < state->count; ++i) {
+      const size_t place = state->first + i;
+      sorted &= order_.empty() || items_[order_.back()].sequence <= items_[place].sequence;
+      order_.Push(static_cast<uint32_t>(place));
+    }
   }
-  std::sort(order_.begin(), order_.end(), [this](uint32_t a, uint32_t b) {
-    return items_[a].sequence != items_[b].sequence ? items_[a].sequence < items_[b].sequence : a < b;
-  });
+  // Of one thread alone they mostly are.
+  if (!sorted) {
+    std::sort(order_.begin(), order_.end(), [this](uint32_t a, uint32_t b) {
+      return items_[a].sequence != items_[b].sequence ? items_[a].sequence < items_[b].sequence : a < b;
+    });
+  }
   open_rings_ = 0;
   BeginPacket();
   for (const uint32_t place : order_) {
     Encode(items_[place]);
     const size_t columns = encoder_.bytes();
     const size_t definitions = dictionary_.PendingBytes();
-    const bool full = columns >= kFullColumns || definitions >= kFullDefinitions ||
+    const bool full = columns >= full_columns_ || definitions >= kFullDefinitions ||
                       others_.size() >= kFullOthers || marks_.size() >= kFullOthers ||
                       encoder_.count() >= kMostEvents;
     if (full && (open_rings_ == 0 || columns + definitions + others_.size() + marks_.size() >= kHardLimit)) {
       const int error = EndPacket(false);
       if (error < 0) return error;
+      // The rest stays in the rings.
+      if (order == Order::kExact && context_.file.size() >= limit_) return 0;
       BeginPacket();
     }
   }

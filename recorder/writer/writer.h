@@ -44,8 +44,11 @@ class Writer {
   };
   explicit Writer(const Context& context);
 
-  // Predictors begin anew at least so often, so that the trace can be folded in pieces; 0 = no such need.
-  void SetRestartBytes(uint64_t bytes) { restart_bytes_ = bytes; }
+  // The trace will be folded in pieces when it comes near `bytes`: predictors begin anew often enough, and
+  // packets are small beside it. 0 = it will not.
+  void SetBound(uint64_t bytes);
+  // Drains with kExact make no further packet when the file has so many bytes.
+  void SetLimit(uint64_t bytes) { limit_ = bytes; }
 
   // Writes the first packet; `header` is a serialized Header. 0 or −errno.
   int Start(std::span<const uint8_t> header);
@@ -134,7 +137,7 @@ class Writer {
   void Collect(Order order);
   void Parse(RingState& state, uint32_t place);
   void Define(const ring_file::RecordHeader& record, RingState& state);
-  int EncodeAll();
+  int EncodeAll(Order order);
   void Encode(Item& item);
   void EncodeMark(const ring_file::MarkRecord& record, uint32_t thread);
   void EncodeMemory(const ring_file::DeviceMemoryRecord& record);
@@ -186,6 +189,8 @@ class Writer {
   uint32_t packets_since_restart_ = 0;
   uint64_t restarted_at_ = 0;
   uint64_t restart_bytes_ = 0;
+  uint64_t limit_ = ~uint64_t{0};
+  size_t full_columns_;
   Array<TraceGroup> groups_;
   uint64_t packet_index_ = 0;
   uint64_t events_written_ = 0;

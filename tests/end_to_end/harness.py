@@ -1,6 +1,7 @@
 """What the end-to-end tests share: running a program on the simulated CUDA with and without the shim, reading the
 trace with gpumem-analyze, reading the simulated driver's own ledger."""
 
+import functools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ SANITIZER = os.environ.get("GPUMEMTRACE_TEST_SANITIZER_RUNTIME", "")
 TIMEOUT = 120 * (5 if SANITIZER else 1)
 
 
+@functools.lru_cache(maxsize=None)
 def interpreters():
     """Every CPython 3.8 or newer that can be found, one per minor version: (version, path)."""
     candidates = os.environ.get("GPUMEMTRACE_TEST_PYTHONS", "").split(":")
@@ -45,7 +47,7 @@ def interpreters():
         words = text.split()
         if len(words) == 3 and words[0] == "CPython" and (3, 8) <= (int(words[1]), int(words[2])) < (4, 0):
             found.setdefault((int(words[1]), int(words[2])), path)
-    return sorted(found.items())
+    return tuple(sorted(found.items()))
 
 
 class Result:

@@ -21,7 +21,8 @@ std::string SmallTrace(uint64_t seed) {
                         .events_per_packet = 8,
                         .compress = seed % 2 == 0,
                         .compress_definitions = seed % 3 == 0,
-                        .repeat_sites = true});
+                        .repeat_sites = true,
+                        .predict = seed % 4 < 2});
   const uint32_t module = builder.Module("/lib/libx.so", "12345678901234567890", 0x1000, 0x1000, 0x9000);
   const uint32_t code = builder.Code("/a/train.py", "main", 10, "\x80\x01\x88\x02");
   const uint32_t native =
@@ -35,6 +36,18 @@ std::string SmallTrace(uint64_t seed) {
   }
   builder.AddMark(Mark::STEP, "step", 1);
   builder.AddDeviceMemory(0, 1000, 2000);
+  if (seed % 3 == 1) {
+    // Old windows may be folded anywhere, and several in a row.
+    for (uint64_t window = 0; window <= seed % 2; ++window) {
+      BuiltEvent block{.kind = EventKind::kBlockAllocate, .address = 0x1000, .size = uint64_t{512} << window};
+      BuiltEvent segment{.address = 0x2000, .size = 4096};
+      block.python_stack = segment.python_stack = python;
+      segment.native_stack = native;
+      builder.AddFolded(100 + seed, {{.birth = block, .births = 40, .most_count = 4},
+                                     {.birth = segment, .births = 9, .most_count = 9}});
+    }
+    for (BuiltEvent event : RandomEvents(seed + 1, 20, seed % 2 == 1)) builder.Add(event);
+  }
   builder.Finish();
   return builder.bytes();
 }

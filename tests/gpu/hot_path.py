@@ -2,7 +2,7 @@
 """Says where the cost of an allocation goes: torch.empty and its release, timed apart, with the shim's parts switched on one
 after another, beside what the recorder measured of itself.
 
-    python3 tests/gpu/hot_path.py --dist dist --out OUT [--seconds 45]        about 90 s
+    python3 tests/gpu/hot_path.py --dist dist --out OUT [--seconds 38]        about 90 s
 
 Variants: no shim; the shim switched off (GPUMEMTRACE=0: what standing in front of a function costs); recording without
 stacks; with native, with Python, with both; PyTorch's own history. Measured by lockstep.py. For each: page faults, switches
@@ -92,6 +92,33 @@ def probe(work):
     return []
 
 
+def scaling(work, shim):
+    """How an event's cost grows with the threads that record at once: a table."""
+    program = work / "scaling"
+    library = subprocess.run([sys.executable, "-c", "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parent / 'lib')"],
+                             capture_output=True, text=True, timeout=60).stdout.strip()
+    command = ["-O2", "-pthread", "-o", str(program), str(common.HERE / "programs/scaling.c"), f"{library}/libc10.so",
+               f"-Wl,-rpath,{library}", "-Wl,--allow-shlib-undefined"]
+    for compiler in ("cc", "gcc", "clang"):
+        try:
+            subprocess.run([compiler, *command], check=True, capture_output=True, timeout=30)
+            break
+        except (OSError, subprocess.SubprocessError):
+            pass
+    else:
+        return "Threads: no C compiler."
+    rows = []
+    for threads in (1, 2, 4, 8, 16, 32, 64):
+        row = [threads]
+        for env in (None, {"GPUMEMTRACE_STACKS": "none"}, {}):
+            # The least of two: another program of the host is never faster.
+            done = [common.run([str(program), str(threads)], folder=work, name="scaling", shim=shim if env is not None else None, env=env, timeout=20)
+                    for _ in range(2)]
+            row.append(min((float(d.stdout) for d in done if d.code == 0), default=float("nan")))
+        rows.append([threads, f"{row[1]:.0f}", f"{row[2] - row[1]:+.0f}", f"{row[3] - row[1]:+.0f}"])
+    return common.markdown_table(["threads at once", "plain, ns an event", "added, no stacks", "added, both stacks"], rows)
+
+
 def total(taken, variant, key):
     return sum(a.get(key, 0) for answers in taken for a in answers.get(variant, []))
 
@@ -112,7 +139,7 @@ def row_of(taken, name):
 
 def main():
     parser = common.arguments(__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=int, default=45, help="for the rounds, without start and end")
+    parser.add_argument("--seconds", type=int, default=38, help="for the rounds, without start and end")
     parser.add_argument("--rounds", type=int, default=400)
     options = parser.parse_args()
     shim, analyzer = common.find_products(options.dist)
@@ -129,11 +156,12 @@ def main():
     workers = [lockstep.Worker(WORKLOAD, work, name, shim if with_shim else None, env, [history] if history else [], number)
                for name, (processes, with_shim, env, history) in VARIANTS.items() for number in range(processes)]
     cores = sorted(os.sched_getaffinity(0))
+    say(scaling(work, shim) + "\n")
     # A step first, so that everything of autograd is as it is in training.
     common.in_parallel(lambda w: (w.ask("steady 10", timeout=90), w.ask("alloc 40", timeout=90)), workers, len(workers))
     for worker in workers:
-        worker.ask(f"pin {cores[len(cores) // 2]}")
-    say(f"{len(workers)} processes, one core, warm after {time.monotonic() - begun:.0f} s.\n")
+        worker.ask(lockstep.pin_request(cores))
+    say(f"{len(workers)} processes on the same two cores, warm after {time.monotonic() - begun:.0f} s.\n")
     taken = lockstep.rounds(workers, "alloc 8", options.rounds, options.seconds, time.monotonic)
     say(common.markdown_table(["variant", "alloc ns", "against plain (95 %)", "free ns", "against plain (95 %)", "faults/1000", "switches/1000",
                                "writer ns/pair"], [row_of(taken, name) for name in VARIANTS]))

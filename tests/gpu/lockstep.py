@@ -77,6 +77,12 @@ class Worker:
         return max(self.folder.glob(self.trace_pattern), key=lambda p: p.stat().st_size, default=None)
 
 
+def pin_request(cores):
+    """The request that puts a worker on two neighboring cores in the middle of `cores`."""
+    middle = len(cores) // 2
+    return f"pin {cores[middle]} {cores[middle - 1]}"
+
+
 def rounds(workers, request, most, seconds, clock):
     """Up to `most` rounds within `seconds`: [{variant: [answers of its processes]}]."""
     rng = random.Random(1)

@@ -2,7 +2,7 @@
 """What recording costs: time of a training step and of one allocation, without us, with both stacks, with Python
 stacks only, and with PyTorch's own memory history; and bytes on disk for each event.
 
-    python3 tests/gpu/overhead.py --dist dist --out OUT [--kind alloc …] [--rounds 80] [--seconds 110]
+    python3 tests/gpu/overhead.py --dist dist --out OUT [--kind alloc …] [--rounds 150] [--seconds 72]        about 145 s
 
 How it is measured: lockstep.py. The variants that matter run in two processes each; the distance of the two plain ones is
 told with each table, because a difference below it could be the processes'. Prints each table as soon as it is known."""
@@ -29,10 +29,10 @@ COUNTS = {"alloc": 12, "steady": 3, "shapes": 3, "gpu_bound": 2}  # what one blo
 SHARES = {"alloc": 0.18, "steady": 0.4, "shapes": 0.25, "gpu_bound": 0.17}  # of --seconds
 SIZED = [  # what runs, shim?, history, kind, count
     ("gpumemtrace", True, "", "steady", 1000),
-    ("gpumemtrace", True, "", "shapes", 1000),
+    ("gpumemtrace", True, "", "shapes", 250),
     ("gpumemtrace", True, "", "random", 1000),
     ("torch history, all", False, "all", "steady", 400),
-    ("torch history, all", False, "all", "shapes", 400),
+    ("torch history, all", False, "all", "shapes", 150),
 ]
 
 
@@ -91,7 +91,7 @@ def main():
     parser = common.arguments(__doc__.split("\n\n")[0])
     parser.add_argument("--kind", action="append", choices=[*COUNTS, "size"], help="may be repeated; all when none is named")
     parser.add_argument("--rounds", type=int, default=150, help="most rounds of one kind")
-    parser.add_argument("--seconds", type=int, default=100, help="for all timed kinds together, without start and sizes")
+    parser.add_argument("--seconds", type=int, default=72, help="for all timed kinds together, without start and sizes")
     parser.add_argument("--size-seconds", type=int, default=60, help="longest time of the runs whose traces are weighed")
     options = parser.parse_args()
     shim, analyzer = common.find_products(options.dist)
@@ -112,8 +112,9 @@ def main():
         cores = sorted(os.sched_getaffinity(0))
         common.in_parallel(lambda w: [w.ask(f"{kind} 12", timeout=90) for kind in kinds], workers, len(workers))
         for worker in workers:
-            worker.ask(f"pin {cores[len(cores) // 2]}")
-        say(f"{len(workers)} processes, one core, warm after {time.monotonic() - begun:.0f} s.\n")
+            worker.ask(lockstep.pin_request(cores))
+        say(f"{len(workers)} processes on the same two cores, the measured threads on one and all others (plain: PyTorch's, ours: the writer, too) on "
+            f"the other, warm after {time.monotonic() - begun:.0f} s.\n")
     whole = sum(SHARES[kind] for kind in kinds) or 1
     for kind in kinds:
         taken = lockstep.rounds(workers, f"{kind} {COUNTS[kind]}", options.rounds, options.seconds * SHARES[kind] / whole, time.monotonic)

@@ -4,8 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
+#include "recorder/fold/folding.h"
 #include "recorder/memory/pages.h"
 #include "recorder/stacks/thread_stacks.h"
 #include "tests/recorder/process/workload.h"
@@ -28,7 +30,7 @@ size_t ResidentBytes() {
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-constexpr uint64_t kThreads = 16;
+constexpr uint64_t kWorkers = 16;
 constexpr uint64_t kStacks = 100000;
 
 // Stack `i` has 35 native and 20 Python frames; like stacks of one program, it shares its outer frames with
@@ -64,15 +66,18 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory hides ours";
   const size_t before = ResidentBytes();
   WriterBench bench(recorder::RingPlace::kSharedMemory, recorder::SystemFileLayer(), uint64_t{1} << 20);
+  // Small enough for the trace to be folded at the end.
+  constexpr uint64_t kBound = uint64_t{8} << 20;
+  bench.writer->SetBound(kBound);
   std::vector<recorder::ThreadSlot*> slots;
-  for (uint64_t i = 0; i < kThreads; ++i) slots.push_back(&bench.NewThread(1000 + i, "worker"));
+  for (uint64_t i = 0; i < kWorkers; ++i) slots.push_back(&bench.NewThread(1000 + i, "worker"));
   uint64_t sequence = 0;
-  std::vector<uint64_t> next(kThreads);
+  std::vector<uint64_t> next(kWorkers);
   const auto record_events = [&](uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t t = i % kThreads;
+      const uint64_t t = i % kWorkers;
       // Each stack belongs to one thread and allocates one size.
-      const uint64_t stack = 1 + t + kThreads * (next[t] % (kStacks / kThreads));
+      const uint64_t stack = 1 + t + kWorkers * (next[t] % (kStacks / kWorkers));
       recorder::Event event = WorkloadEvent(t, next[t]++);
       event.api = 0;
       event.sequence = ++sequence;
@@ -86,7 +91,7 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
     }
   };
   for (uint64_t i = 0; i < kStacks; ++i) {
-    DefineStack(bench, *slots[i % kThreads], i);
+    DefineStack(bench, *slots[i % kWorkers], i);
     record_events(1);
     if (HasFatalFailure()) return;
   }
@@ -115,8 +120,27 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
   EXPECT_LE(after_third, size_t{64} << 20);
   EXPECT_LE(after_third, after_second + (size_t{1} << 20));
   printf("%zu KiB for %llu threads and %llu stacks, %zu KiB after a million events\n", after_first >> 10,
-         static_cast<unsigned long long>(kThreads), static_cast<unsigned long long>(kStacks),
+         static_cast<unsigned long long>(kWorkers), static_cast<unsigned long long>(kStacks),
          after_third >> 10);
+
+  // While it is at work a pass over the trace has every stack and everything that is alive in its memory once
+  // more, and it gives that back.
+  recorder::Folding folding(*bench.writer, bench.file, recorder::SystemFileLayer(), kBound);
+  size_t while_folding = 0;
+  for (int turn = 0; turn < 100000 && folding.passes() < 2; ++turn) {
+    record_events(2000);
+    if (HasFatalFailure()) return;
+    if (folding.ready()) folding.Complete();
+    if (folding.passes() < 2) folding.Begin();
+    folding.Work(size_t{64} << 10);
+    while_folding = std::max(while_folding, ResidentBytes() - before);
+  }
+  EXPECT_EQ(folding.passes(), 2u);
+  EXPECT_FALSE(folding.running());
+  const size_t after_folding = ResidentBytes() - before;
+  EXPECT_LE(while_folding, size_t{128} << 20);
+  EXPECT_LE(after_folding, after_third + (size_t{8} << 20));
+  printf("%zu KiB while folding, %zu KiB after it\n", while_folding >> 10, after_folding >> 10);
   ASSERT_EQ(bench.writer->Finish(), 0);
 }
 

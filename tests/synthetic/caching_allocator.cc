@@ -6,11 +6,10 @@
 namespace gpumemtrace::synthetic {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kSmallSize = kMiB;
-constexpr uint64_t kSmallSegment = 2 * kMiB;
-constexpr uint64_t kLargeSegment = 20 * kMiB;
-constexpr uint64_t kLeastLarge = 10 * kMiB;
+constexpr uint64_t kSmallSize = 1 << 20;
+constexpr uint64_t kSmallSegment = 2 << 20;
+constexpr uint64_t kLargeSegment = 20 << 20;
+constexpr uint64_t kLeastLarge = 10 << 20;
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;

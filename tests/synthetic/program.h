@@ -34,11 +34,16 @@ class Program {
   explicit Program(const std::string& path = "", uint64_t capacity = 80 * kGiB);
 
   TraceBuilder& trace() { return trace_; }
-  CachingAllocator& allocator() { return *allocator_; }
+  // What follows happens on this device, or on a thread of this name ("" = the first one).
+  void OnDevice(int32_t device);
+  void OnThread(const std::string& name);
+
+  // The same program after an edit above: all lines of the script come `lines` later.
+  void ShiftLines(uint32_t lines) { shift_ = lines; }
 
   // Stacks. A user line, below it calls of a framework: "torch" puts Module.__call__ and functional in
   // between.
-  Stack Line(uint32_t line) { return trace_.Python({{script_, line}}); }
+  Stack Line(uint32_t line) { return trace_.Python({Script(line)}); }
   // `line` of the script calls a function of the script that stands at `inner`.
   Stack Line(uint32_t line, uint32_t inner);
   // The line runs through `depth` frames of torch; `op` tells the innermost one apart.
@@ -62,22 +67,34 @@ class Program {
     for (const Memory& one : memory) Free(one);
     memory.clear();
   }
-  void EmptyCache() { allocator_->EmptyCache(); }
-  // The driver's own figure.
+  // A driver allocation, while another device is the current one.
+  void FreeOn(const Memory& memory, int32_t device, Stack native = 0);
+  // cudaFree of an address that is not live: freed already, or never given. The driver answers with an error.
+  void FreeAddress(uint64_t address, Stack native);
+  void EmptyCache() { Allocator().EmptyCache(); }
+  // The driver's own figure of the current device.
   void Read(uint64_t more_used = 0);
 
   // main + offset of the user's C++ program, outermost first.
   Stack Native(const std::vector<uint64_t>& offsets);
+  // A function of a library, e.g. libnccl.so.2.
+  Stack Library(const std::string& name, uint64_t offset);
   void Finish() { trace_.Finish(); }
   uint32_t script() const { return script_; }
   bool failed() const { return failed_; }
 
  private:
+  CachingAllocator& Allocator();
+  Call Script(uint32_t line) const { return {script_, line + shift_}; }
+
   TraceBuilder trace_;
-  std::unique_ptr<CachingAllocator> allocator_;
+  std::map<int32_t, std::unique_ptr<CachingAllocator>> allocators_;
   std::map<uint64_t, Memory> segments_;
   uint64_t capacity_;
-  uint64_t driver_bytes_ = 0;
+  std::map<int32_t, uint64_t> driver_bytes_;
+  int32_t device_ = 0;
+  uint32_t thread_ = 1;
+  uint32_t shift_ = 0;
   uint64_t next_address_ = uint64_t{0x7e} << 40;
   uint64_t next_handle_ = 0x1000;
   uint32_t script_;

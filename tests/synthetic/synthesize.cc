@@ -1,6 +1,6 @@
 // gpumem-synthesize: writes a synthetic trace.
 //   gpumem-synthesize OUT loop EVENTS [LAYERS [SHAPES [LEAK-BYTES [LEAK-EVERY]]]]
-//   gpumem-synthesize OUT NAME [SEED]          one of the scenarios
+//   gpumem-synthesize OUT NAME [SEED [SHIFT]]  one of the scenarios, all lines of its script SHIFT later
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   if (argc < 3) {
     std::fprintf(stderr,
                  "usage: gpumem-synthesize OUT loop EVENTS [LAYERS [SHAPES [LEAK-BYTES [LEAK-EVERY]]]]\n"
-                 "       gpumem-synthesize OUT SCENARIO [SEED]\n");
+                 "       gpumem-synthesize OUT SCENARIO [SEED [SHIFT]]\n");
     for (const Scenario& scenario : Scenarios()) std::fprintf(stderr, "  %s\n", scenario.name.c_str());
     return 64;
   }
@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   for (const Scenario& scenario : Scenarios()) {
     if (scenario.name != name) continue;
     Program program(argv[1]);
+    if (argc > 4) program.ShiftLines(static_cast<uint32_t>(std::strtoul(argv[4], nullptr, 10)));
     const Truth truth = scenario.run(program, argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
     program.Finish();
     std::printf("%s %.0f bytes/step, %llu steps\n", truth.verdict.c_str(), truth.bytes_per_step,

@@ -52,6 +52,39 @@ TEST(TrendTest, TeethWithARisingFloorAreALeak) {
   EXPECT_EQ(JudgeTrend(Curve(counts), 99, TrendBy::kCount).kind, GrowthKind::kLeak);
 }
 
+TEST(TrendTest, AnUnfinishedToothIsNoLeak) {
+  // Uneven teeth that each leave a few behind, and a last one that is as high as the others.
+  std::vector<uint64_t> counts;
+  for (const uint64_t low : {0, 2, 1, 3, 0, 2}) {
+    for (uint64_t i = 0; i < 20 + low; ++i) counts.push_back(low + i);
+  }
+  const double last = static_cast<double>(counts.size() - 1);
+  const Trend trend = JudgeTrend(Curve(counts), last, TrendBy::kCount);
+  EXPECT_NE(trend.kind, GrowthKind::kLeak) << static_cast<int>(trend.kind);
+}
+
+TEST(TrendTest, WhatGrowsForLongerThanTheTeethIsALeak) {
+  // One early drop, then a rise that goes on and on.
+  std::vector<uint64_t> counts = {30, 60, 0};
+  for (uint64_t i = 1; i < 50; ++i) counts.push_back(i);
+  const Trend trend = JudgeTrend(Curve(counts), static_cast<double>(counts.size() - 1), TrendBy::kCount);
+  EXPECT_EQ(trend.kind, GrowthKind::kLeak);
+  EXPECT_DOUBLE_EQ(trend.bytes_per_step, 100);
+}
+
+TEST(TrendTest, AJumpIsNotCountedAsGrowth) {
+  std::vector<FloorPoint> floors;
+  for (uint64_t i = 0; i < 60; ++i) {
+    const uint64_t workspace = i >= 2 ? 1'000'000 : 0;
+    floors.push_back({static_cast<double>(i), 100 * i + workspace, i + (i >= 2 ? 1 : 0)});
+  }
+  const Trend trend = JudgeTrend(floors, 59, TrendBy::kCount);
+  EXPECT_EQ(trend.kind, GrowthKind::kLeak);
+  EXPECT_DOUBLE_EQ(trend.bytes_per_step, 100);
+  EXPECT_EQ(trend.grown_bytes, 5900u);
+  EXPECT_EQ(trend.grown_count, 59u);
+}
+
 TEST(TrendTest, LargerObjectsInEqualNumberAreLongerSteps) {
   std::vector<FloorPoint> floors;
   for (uint64_t i = 0; i < 30; ++i) floors.push_back({static_cast<double>(i), 100 * (i + 1), 1});

@@ -7,7 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from trace_parts import without_censuses  # noqa: E402
 
 ANALYZER, FOLDER = "", ""
 
@@ -27,12 +31,13 @@ HOLDERS = {
     # Old recordings of it name the array that a kept row is a view of, newer ones the row.
     "53_cupy_row_view_kept": (19, ".headers[…]", "name", None, 35),
 }
-# No hook shows the arrays in JAX's pool: the census alone lists them.
-LISTED = {"50_jax_history_of_device_arrays": (36, ".history[…]", 39, "float32 (1024, 1024)")}
+# No hook shows the arrays in JAX's pool: the census alone knows them. Line, path, tensors, shape, bytes per step.
+POOLED = {"50_jax_history_of_device_arrays": (36, ".history[…]", 39, "float32 (1024, 1024)", 4 << 20)}
 
 
 def report(name):
-    done = subprocess.run([ANALYZER, "--json", os.path.join(FOLDER, name + ".pb")], stdout=subprocess.PIPE, check=True)
+    path = name if name.endswith(".pb") else os.path.join(FOLDER, name + ".pb")
+    done = subprocess.run([ANALYZER, "--json", path], stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout.decode())
 
 
@@ -52,12 +57,19 @@ class CasesHoldersTest(unittest.TestCase):
                 self.assertGreaterEqual(held["tensors"], 20)
                 self.assertGreater(held["bytes"], 0)
 
-    def test_arrays_of_a_pool_without_hooks_are_listed(self):
-        for name, (line, text, tensors, shape) in LISTED.items():
+    def test_arrays_of_a_pool_without_hooks_are_told_with_the_leak(self):
+        for name, (line, text, tensors, shape, bytes_per_step) in POOLED.items():
             with self.subTest(name):
-                held = report(name)["holders"][0]
+                told = report(name)
+                leak = next(growth for growth in told["growth"] if growth["kind"] == "leak")
+                held = leak["held_by"]
                 self.assertEqual((held["line"], held["tensors"], held["shape"]), (line, tensors, shape))
                 self.assertIn(text, held["path"])
+                self.assertIn("census", held["reason"])
+                self.assertEqual(leak["bytes_from"], "the census")
+                self.assertAlmostEqual(leak["bytes_per_step"], bytes_per_step, delta=bytes_per_step // 50)
+                self.assertNotIn("oldest_steps", held)  # the pool's segments say nothing of the arrays
+                self.assertEqual(told["holders"][0]["path"], held["path"])
 
     def test_the_peak_by_role_sums_up(self):
         seen = 0
@@ -68,10 +80,27 @@ class CasesHoldersTest(unittest.TestCase):
         self.assertGreaterEqual(seen, 8)
 
     def test_adam_has_its_roles(self):
-        # Its gradients are gone before any census, and told as temporaries.
-        roles = report("41_foreach_adam_step_peak")["peak_roles"][0]["roles"]
-        self.assertEqual(roles["optimizer state"], 2 * roles["parameters"], roles)
-        self.assertGreater(roles["parameters"], 0, roles)
+        # By the program's header: parameters, gradients and temporaries 64 MiB each, two moments, and cuBLAS workspaces.
+        peak = report("41_foreach_adam_step_peak")["peak_roles"][0]
+        mib = {name: round(size / 2 ** 20) for name, size in peak["roles"].items()}
+        self.assertEqual(mib, {"unknown": 0, "parameters": 64, "buffers": 0, "gradients": 64, "optimizer state": 128,
+                               "activations": 0, "workspaces": 64, "temporaries": 64})
+        self.assertEqual(peak["from_census"], (256 << 20) + 512)  # the last is the loss
+
+    def test_gradients_that_no_census_saw(self):
+        """Parts of the trace with censuses that saw gradients are left out: they are still told, as an inference."""
+        name = "41_foreach_adam_step_peak"
+        whole = report(name)
+        grown = [census["number"] for census in whole["censuses"] if census["trigger"] == "growth"]
+        self.assertTrue(grown)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.pb")
+            with open(os.path.join(FOLDER, name + ".pb"), "rb") as source, open(path, "wb") as target:
+                target.write(without_censuses(source.read(), grown))
+            peak = report(path)["peak_roles"][0]
+        mib = {role: round(size / 2 ** 20) for role, size in peak["roles"].items()}
+        self.assertEqual((mib["gradients"], mib["parameters"], mib["optimizer state"], mib["temporaries"]), (64, 64, 128, 64))
+        self.assertEqual(peak["from_census"], 192 << 20)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "analyzer/analyses/census_bytes.h"
 #include "tests/analyzer/holders/census_builder.h"
 
 namespace gpumemtrace::analyzer {
@@ -216,10 +217,90 @@ TEST_F(HoldersTest, PeakByRoleSumsToThePeak) {
   ASSERT_EQ(holders_.peak_roles().size(), 1u);
   const PeakRoles& peak = holders_.peak_roles()[0];
   EXPECT_EQ(peak.by_role[static_cast<size_t>(MemoryRole::kParameter)], 9 * kMiB);
-  EXPECT_EQ(peak.from_census, 9 * kMiB);
+  // The finding has no single blocks: that all of the place are parameters is inferred from those that were
+  // seen.
+  EXPECT_EQ(peak.from_census, 0u);
+  EXPECT_EQ(peak.from_birth_place, 9 * kMiB);
   uint64_t sum = 0;
   for (const uint64_t bytes : peak.by_role) sum += bytes;
   EXPECT_EQ(sum, peak.bytes);
+}
+
+TEST_F(HoldersTest, PeakByRoleTrustsTheCensusForTheVeryBlocks) {
+  AllocateBlocks(4);
+  CensusBuilder census;
+  census.Tensor(uint64_t{1} << 24, kMiB, "train.model", Census::PARAMETER);
+  census.Tensor(uint64_t{2} << 24, kMiB, "train.model", Census::BUFFER);
+  census.Tensor(uint64_t{3} << 24, kMiB, "train.model", Census::PARAMETER);
+  Give(census, 4, 9000);
+  ledger_.Finish();
+  Findings findings = LeakOf(block_site_);
+  findings.peaks[0].bytes = 4 * kMiB;
+  findings.peaks[0].by_origin = {{0, 4 * kMiB, 4}};
+  for (uint64_t i = 1; i <= 4; ++i)
+    findings.peaks[0].blocks.push_back({0, kMiB, i << 24, i - 1, i * 1000, kNoIndex, 0});
+  holders_.Conclude(findings, symbols_);
+  const PeakRoles& peak = holders_.peak_roles()[0];
+  EXPECT_EQ(peak.by_role[static_cast<size_t>(MemoryRole::kParameter)], 3 * kMiB);
+  EXPECT_EQ(peak.by_role[static_cast<size_t>(MemoryRole::kBuffer)], kMiB);
+  EXPECT_EQ(peak.from_census, 3 * kMiB);
+  EXPECT_EQ(peak.from_birth_place, kMiB);
+}
+
+TEST_F(HoldersTest, ArraysOfAPoolHaveNoAge) {
+  const SiteId site = Site(EventKind::kAllocate, Space::kDevice, 16 * kMiB, 1);
+  Event(site, uint64_t{1} << 32, 1000, kNoIndex, object_++);
+  CensusBuilder census;
+  for (uint64_t i = 0; i < 3; ++i) census.Tensor((uint64_t{1} << 32) + i * kMiB, kMiB, "train.history[…]");
+  Give(census, 1, 9000);
+  ledger_.Finish();
+  Findings findings = LeakOf(site);
+  findings.origins[0].level = Level::kSegment;
+  findings.steps.source = StepSource::kPythonLoop;
+  findings.steps.begin_index = {0, 1};
+  findings.steps.begin_time_us = {500, 2000};
+  findings.steps.count = 2;
+  holders_.Conclude(findings, symbols_);
+  ASSERT_EQ(holders_.HoldersOf(0).size(), 1u);
+  EXPECT_TRUE(holders_.HoldersOf(0)[0].pooled);
+  EXPECT_LT(holders_.HoldersOf(0)[0].oldest_steps, 0);
+}
+
+TEST_F(HoldersTest, LeakOfHandlesIsHeldByTheCollectionsThatGrewWithIt) {
+  const SiteId site = Site(EventKind::kAllocate, Space::kDevice, 64 * kMiB, 1);
+  Event(site, uint64_t{1} << 32, 1000, kNoIndex, object_++);
+  CensusBuilder census;
+  const auto add = [&](const std::string& path, uint64_t count, uint64_t items, uint64_t bytes) {
+    for (uint64_t i = 0; i < count; ++i)
+      census.Tensor((uint64_t{1} << 32) + ++object_ * kMiB / 4, bytes, path);
+    Holder& entry = census.HolderEntry(census.census().holder_entry_size() - 1);
+    entry.set_container_type(census.Text("list"));
+    entry.set_items(items);
+  };
+  add("train.history[…].act", 20, 20, kMiB / 4);
+  add("train.history[…].loss", 20, 20, 256);
+  add("train.params[…]", 20, 90, kMiB / 4);  // as many arrays, in a collection that is not as long
+  add("train.other[…]", 60, 60, kMiB / 4);
+  Give(census, 1, 9000);
+  ledger_.Finish();
+  Findings findings;
+  GrowthFinding handles;
+  handles.kind = GrowthKind::kHandles;
+  handles.level = Level::kHandle;
+  handles.bytes_known = false;
+  handles.grown_count = 18;
+  handles.count_per_step = 1;
+  findings.growth.push_back(handles);
+  holders_.Conclude(findings, symbols_);
+  EXPECT_TRUE(holders_.HoldersOf(0).empty());
+  TellBytesByCensus(holders_, findings);
+  ASSERT_EQ(holders_.HoldersOf(0).size(), 2u);
+  EXPECT_EQ(holders_.HoldersOf(0)[0].text, "train.history[…].act");
+  EXPECT_EQ(holders_.HoldersOf(0)[1].text, "train.history[…].loss");
+  EXPECT_FALSE(holders_.HoldersOf(0)[0].reason.empty());
+  EXPECT_EQ(findings.growth[0].kind, GrowthKind::kLeak);
+  EXPECT_EQ(findings.growth[0].bytes_per_step, static_cast<double>(kMiB / 4 + 256));
+  EXPECT_EQ(findings.growth[0].bytes_from, "the census");
 }
 
 TEST_F(HoldersTest, TheCensusThatSawTheMostIsAsked) {

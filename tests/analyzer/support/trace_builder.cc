@@ -46,9 +46,11 @@ std::string Frame(const std::string& content) {
   return out + packet;
 }
 
-TraceBuilder::TraceBuilder(Options options) : options_(options) {
+TraceBuilder::TraceBuilder(Options options)
+    : options_(options), predictions_(options.predict ? event_prediction::Predictor::kEntries : 0) {
+  predictor_.Use(predictions_.data());
   Header& header = *content_.mutable_header();
-  header.set_format_version(1);
+  header.set_format_version(3);
   header.set_producer("test");
   header.mutable_clock()->set_monotonic_ns(1'000'000);
   header.mutable_clock()->set_realtime_ns(1'700'000'000'000'000'000);
@@ -198,14 +200,28 @@ void TraceBuilder::Add(BuiltEvent event) {
       predictors_.clear();
       totals_.clear();
       ++restart_;
+      predictor_.Restart();
     }
+    events.set_predicted(options_.predict);
   }
   const uint32_t kind = static_cast<uint32_t>(event.kind);
   const uint32_t site = SiteOf(event);
   SiteState& state = predictors_[site];
   const bool failed = event.result != 0 || (event.flags & analyzer::kSiteFailed) != 0;
-  Put(SITE, site);
-  PutZigzag(TIME, event.time_us - last_time_us_);
+  const uint64_t step = event.time_us - last_time_us_;
+  uint64_t distance = 0;
+  if (event_columns::HasLive(kind)) {
+    const auto birth = live_.find({static_cast<EventKind>(event_columns::BirthOf(kind)), event.address});
+    if (birth != live_.end()) distance = index_ - birth->second.first;
+  }
+  event_prediction::Entry expected{};
+  if (options_.predict) {
+    expected = predictor_.Predict();
+    if (expected.site != site) expected = {};
+    predictor_.Learn(site, static_cast<int64_t>(step), distance);
+  }
+  Put(SITE, expected.site == site ? 0 : site);
+  PutZigzag(TIME, step - static_cast<uint64_t>(int64_t{expected.step}));
   PutZigzag(SEQUENCE, event.sequence - last_sequence_ - 1);
   last_time_us_ = event.time_us;
   last_sequence_ = event.sequence;
@@ -216,12 +232,15 @@ void TraceBuilder::Add(BuiltEvent event) {
     const std::pair<EventKind, uint64_t> key{static_cast<EventKind>(event_columns::BirthOf(kind)),
                                              event.address};
     const auto birth = live_.find(key);
+    if (options_.predict) {
+      PutZigzag(LIVE, distance - expected.distance);
+    } else {
+      Put(LIVE, distance);
+    }
     if (birth == live_.end()) {
-      Put(LIVE, 0);
       by_address = true;
       has_size = has_size || event.kind == EventKind::kBlockFree;
     } else {
-      Put(LIVE, index_ - birth->second.first);
       event.size = birth->second.second;
       if (!failed) live_.erase(birth);
     }
@@ -273,6 +292,58 @@ void TraceBuilder::AddDeviceMemory(int32_t device, uint64_t free, uint64_t total
   memory.set_time_us(++time_us_);
   memory.set_free(free);
   memory.set_total(total);
+}
+
+void TraceBuilder::AddFolded(uint64_t events, const std::vector<FoldedPlace>& places) {
+  Flush();
+  FoldedStacks stacks;
+  uint64_t most_bytes = 0;
+  for (const FoldedPlace& place : places) {
+    const uint64_t size = place.birth.size;
+    stacks.add_site(SiteOf(place.birth));
+    stacks.add_births(place.births);
+    stacks.add_born_bytes(place.births * size);
+    stacks.add_least_count(0);
+    stacks.add_most_count(place.most_count);
+    stacks.add_least_bytes(0);
+    stacks.add_most_bytes(place.most_count * size);
+    stacks.add_count(place.count);
+    stacks.add_bytes(place.count * size);
+    stacks.add_last_birth(place.births == 0 ? 0 : 1);
+    most_bytes += place.most_count * size;
+  }
+  Folded& folded = *content_.mutable_folded();
+  folded.set_begin(true);
+  folded.set_end(true);
+  folded.set_first_index(index_);
+  folded.set_last_index(index_ + events - 1);
+  folded.set_first_time_us(time_us_ + 1);
+  folded.set_last_time_us(time_us_ + events);
+  folded.set_first_sequence(sequence_ + 1);
+  folded.set_last_sequence(sequence_ + events);
+  folded.set_windows(1);
+  folded.set_events(events);
+  folded.set_events_dropped(events);
+  // The next packet begins its predictors anew.
+  const uint32_t packets = options_.restart_every - packets_ % options_.restart_every;
+  folded.set_packets(packets);
+  if (!places.empty()) {
+    gpumemtrace::FoldedPeak& peak = *folded.add_peak();
+    peak.set_device(places.front().birth.device);
+    peak.set_blocks(places.front().birth.kind == EventKind::kBlockAllocate);
+    peak.set_bytes(most_bytes);
+    peak.set_index(index_);
+    peak.set_time_us(time_us_ + 1);
+  }
+  const std::string raw = stacks.SerializeAsString();
+  folded.mutable_stacks()->set_codec(Column::RAW);
+  folded.mutable_stacks()->set_raw_size(static_cast<uint32_t>(raw.size()));
+  folded.mutable_stacks()->set_data(raw);
+  index_ += events;
+  sequence_ += events;
+  time_us_ += events;
+  Flush();
+  packets_ += packets - 1;
 }
 
 void TraceBuilder::Flush() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "analyzer/trace/model.h"
+#include "gpumemtrace/event_prediction.h"
 #include "gpumemtrace/trace.pb.h"
 
 namespace gpumemtrace::tests {
@@ -47,6 +48,8 @@ class TraceBuilder {
     bool compress_definitions = false;
     // Define a site again after each restart, as the recorder does.
     bool repeat_sites = false;
+    // Leave out what event_prediction.h expects, as the recorder does.
+    bool predict = false;
   };
 
   TraceBuilder() : TraceBuilder(Options()) {}
@@ -66,6 +69,15 @@ class TraceBuilder {
   void Add(BuiltEvent event);
   void AddMark(Mark::Kind kind, const std::string& text, uint64_t number = 0);
   void AddDeviceMemory(int32_t device, uint64_t free, uint64_t total);
+  // A folded window of `events` events that are all gone, in a packet of its own: every place in `stacks` is
+  // named by the event that would be born there. Its stacks are not compressed.
+  struct FoldedPlace {
+    BuiltEvent birth;
+    uint64_t births = 0;
+    uint64_t most_count = 0;  // alive at once, each of birth.size bytes
+    uint64_t count = 0;       // alive at the end of the window
+  };
+  void AddFolded(uint64_t events, const std::vector<FoldedPlace>& places);
   // What goes into the next packet, for parts that have no function here.
   Content& content() { return content_; }
 
@@ -104,6 +116,8 @@ class TraceBuilder {
   uint32_t next_frame_ = 1;
   uint32_t next_thread_ = 1;
   std::map<uint32_t, SiteState> predictors_;
+  std::vector<event_prediction::Entry> predictions_;
+  event_prediction::Predictor predictor_;
   std::map<int32_t, std::pair<uint64_t, uint64_t>> totals_;
   // Live objects: (kind of birth, address) → (index, size).
   std::map<std::pair<EventKind, uint64_t>, std::pair<uint64_t, uint64_t>> live_;

@@ -11,8 +11,8 @@ random:    blocks of random sizes taken and given back in random order; COUNT ×
 alloc:     torch.empty(1000) from 20 Python frames deep, COUNT × 256 of them and then their releases: nanoseconds for one
            allocation ("alloc"), for one release ("free") and for both ("value").
 
-After the warm-up the request `pin N` keeps the main thread and the autograd threads on core N, all others off it, so that
-every process is measured on the same core. Garbage is collected between measurements, never within one."""
+After the warm-up the request `pin M N` keeps the main thread and the autograd threads on core M and all others on core N, so
+that every process, the plain one like the others, has the same two cores. Garbage is collected between measurements, never within one."""
 import gc
 import json
 import os
@@ -115,14 +115,13 @@ def threads():
     return found
 
 
-def pin(core):
-    """The measured threads on `core`, all others anywhere else."""
-    others = os.sched_getaffinity(0) - {core}
+def pin(core, other):
+    """The measured threads on `core`, all others (the writer is one of them) on `other`."""
     for name, ids in threads().items():
         for thread in ids:
             measured = thread == os.getpid() or name.startswith("pt_autograd")
             try:
-                os.sched_setaffinity(thread, {core} if measured else others or {core})
+                os.sched_setaffinity(thread, {core if measured else other})
             except OSError:
                 pass
     return {"threads": {name: len(ids) for name, ids in threads().items()}}
@@ -160,14 +159,14 @@ def alloc(count):
 
 def main():
     for line in sys.stdin:
-        kind, *count = line.split()
+        kind, *numbers = line.split()
         if kind == "quit":
             break
-        count = int(count[0])
+        count = int(numbers[0])
         if kind == "pin":
             gc.collect()
             gc.freeze()
-            answer = pin(count)
+            answer = pin(count, int(numbers[1]))
         elif kind == "alloc":
             answer = measured(lambda: alloc(count))
         elif kind == "random":

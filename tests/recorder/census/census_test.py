@@ -14,48 +14,12 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import fake_torch  # noqa: E402
-import load  # noqa: E402
+from census_case import CENSUS, CensusCase, take  # noqa: E402
 
-fake_torch.install()
-CENSUS = load.load()
 Tensor = fake_torch.Tensor
 
 
-def take(**options):
-    return CENSUS['take'](**dict({'budget': 60.0}, **options))
-
-
-def train_module():
-    """A module as the user's script would be one, reachable through sys.modules only."""
-    module = types.ModuleType('train')
-    sys.modules['train'] = module
-    return module.__dict__
-
-
-class CensusTest(unittest.TestCase):
-    def setUp(self):
-        gc.collect()
-        self.train = train_module()
-
-    def tearDown(self):
-        sys.modules.pop('train', None)
-        self.train.clear()
-        gc.collect()
-
-    def run_in_train(self, source):
-        exec(compile(source, '/home/user/train.py', 'exec'), self.train)
-
-    def row_of(self, result, tensor):
-        rows = [row for row in result.tensors if row.address == tensor._address]
-        self.assertEqual(len(rows), 1)
-        return rows[0]
-
-    def holder_of(self, result, address):
-        rows = [row for row in result.tensors if row.address == address]
-        self.assertTrue(rows)
-        self.assertGreaterEqual(rows[0].holder, 0, 'nobody found')
-        return result.holders[rows[0].holder]
-
+class CensusTest(CensusCase):
     def test_reads_what_a_tensor_is(self):
         self.train['x'] = Tensor(32, 1000, requires_grad=True)
         row = self.row_of(take(), self.train['x'])
@@ -484,78 +448,6 @@ class CensusTest(unittest.TestCase):
         self.assertEqual(len(result.tensors), 5)
         self.assertEqual(self.holder_of(result, 0x7D0000001000).path, 'train.history[…]')
         self.assertEqual(result.partial, '')
-
-    def test_hostile_objects(self):
-        class Meta(type):
-            def __hash__(cls):
-                raise AssertionError('asked')
-
-            def __eq__(cls, other):
-                raise AssertionError('asked')
-
-            def __instancecheck__(cls, instance):
-                raise AssertionError('asked')
-
-            def __subclasscheck__(cls, other):
-                raise AssertionError('asked')
-
-            def __getattribute__(cls, name):
-                raise AssertionError('asked')
-
-        def refuse(self, *arguments):
-            raise AssertionError('asked')
-        names = ('__getattr__', '__getattribute__', '__len__', '__eq__', '__hash__', '__bool__', '__repr__',
-                 '__str__', '__iter__', '__contains__', '__getitem__', '__index__', '__del_'
-                 )[:-1]
-        Hostile = Meta('Hostile', (dict,), dict({name: refuse for name in names}, __class__=property(refuse)))
-        Listy = Meta('Listy', (list,), dict({name: refuse for name in names}, __class__=property(refuse)))
-        hostile, listy = dict.__new__(Hostile), list.__new__(Listy)
-        tensor, other = Tensor(4), Tensor(4)
-        addresses = (tensor._address, other._address)
-        dict.__setitem__(hostile, 'k', tensor)
-        list.append(listy, other)
-        self.train.update(hostile=hostile, listy=listy)
-        del tensor, other
-        result = take()
-        self.assertEqual(self.holder_of(result, addresses[0]).path, "train.hostile['k']")
-        self.assertEqual(self.holder_of(result, addresses[1]).path, 'train.listy[0]')
-
-    def test_lazy_module_is_not_woken(self):
-        class Lazy(types.ModuleType):
-            def __getattr__(self, name):
-                raise AssertionError('woken')
-
-            def __getattribute__(self, name):
-                raise AssertionError('woken')
-        lazy = Lazy('lazy')
-        sys.modules['lazy'] = lazy
-        try:
-            self.assertIsNotNone(take())
-        finally:
-            del sys.modules['lazy']
-
-    def test_leaves_no_trace(self):
-        self.run_in_train('class Trainer:\n    def __init__(self):\n        self.history = []\n'
-                          'trainer = Trainer()\n')
-        trainer = self.train['trainer']
-        trainer.history += [Tensor(4) for _ in range(12)]
-        self.train['step'] = (lambda kept: (lambda: kept))([Tensor(4)])
-        self.train['model'] = fake_torch.Linear(4, 4)
-
-        def inside(local):
-            take()
-            gc.collect()
-            watched = [trainer, trainer.history, trainer.history[0], self.train, self.train['step'], local,
-                       self.train['model'].weight]
-            gc.collect()
-            references = [sys.getrefcount(value) for value in watched]
-            objects = len(gc.get_objects())
-            for _ in range(3):
-                take()
-            gc.collect()
-            self.assertEqual(len(gc.get_objects()), objects)
-            self.assertEqual([sys.getrefcount(value) for value in watched], references)
-        inside(Tensor(4))
 
     def test_frames_keep_nothing(self):
         """On Python ≤ 3.12, reading f_locals must not prolong the life of a local."""

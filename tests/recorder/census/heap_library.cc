@@ -24,3 +24,7 @@ GPUMEMTRACE_TEST_EXPORT PyObject* gpumemtrace_test_select(PyObject* arguments) {
 GPUMEMTRACE_TEST_EXPORT PyObject* gpumemtrace_test_walk(PyObject* arguments) {
   return gpumemtrace::recorder::census::WalkHeap(nullptr, arguments);
 }
+
+GPUMEMTRACE_TEST_EXPORT PyObject* gpumemtrace_test_hidden(PyObject* arguments) {
+  return gpumemtrace::recorder::census::HiddenObjects(nullptr, arguments);
+}

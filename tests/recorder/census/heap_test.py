@@ -134,6 +134,26 @@ class HeapTest(unittest.TestCase):
             self.assertEqual([id(value) for value in slotted], [id(values[2])])
             self.assertEqual([id(value) for value in dicts], [id(values[5])])
 
+    def test_hidden_objects(self):
+        """What leads on from the known ones and is not among them, once, in C as in Python."""
+        module, wanted = build()
+        known = [module, module.many, module.slotted]
+        deadline = time.monotonic() + 60
+        found = []
+        for space in (IN_C, IN_PYTHON):
+            hidden, complete = space['hidden_objects']([module.__dict__], known, [module.generator], deadline)
+            self.assertTrue(complete)
+            keys = set(map(id, hidden))
+            self.assertEqual(len(keys), len(hidden))
+            self.assertTrue(keys.isdisjoint(map(id, known + [module.__dict__, module.generator])))
+            found.append(keys)
+        both = found[0] & found[1]
+        inside = [value for value in wanted.values() if value is not list(wanted.values())[-1]]
+        self.assertTrue({id(value) for value in inside} <= both)
+        self.assertNotIn(id(list(wanted.values())[-1]), both)  # only the excluded generator leads there
+        for space in (IN_C, IN_PYTHON):
+            self.assertFalse(space['hidden_objects']([module.__dict__], known, [], time.monotonic() - 1)[1])
+
     def test_keeps_nothing(self):
         module, wanted = build()
         lost = Thing()
@@ -143,6 +163,7 @@ class HeapTest(unittest.TestCase):
         def once():
             walk(IN_C, [module], wanted, values=[lost.__dict__], excluded=[module.many], objects=[lost, module])
             IN_C['select'](watched, [Thing, dict])
+            IN_C['hidden_objects']([module], [lost], [module.many], time.monotonic() + 60)
         once()
         gc.collect()
         before, objects = [sys.getrefcount(value) for value in watched], len(gc.get_objects())
@@ -157,6 +178,8 @@ class HeapTest(unittest.TestCase):
             IN_C['_native_walk'](([],))
         with self.assertRaises(IndexError):
             IN_C['_native_select'](([],))
+        with self.assertRaises(IndexError):
+            IN_C['_native_hidden'](([], []))
 
 
 if __name__ == '__main__':

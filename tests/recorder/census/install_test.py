@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 import unittest
 
@@ -27,8 +28,8 @@ class Recorder:
             '__name__': 'gpumemtrace_census', '__builtins__': __builtins__, '_budget': 60.0, '_signal': number,
             '_automatic': automatic, '_native_begin': self.begin, '_native_emit': self.emitted.append,
             '_native_failed': self.failed.append,
-            '_sources': [(name, load.read(name)) for name in load.FILES]}
-        exec(compile(load.read('install.py'), '<gpumemtrace install.py>', 'exec'), self.space)
+            '_sources': [(load.title(name), load.read(name)) for name in load.FILES]}
+        exec(compile(load.read('install.py'), load.title('install.py'), 'exec'), self.space)
 
     def begin(self, trigger):
         self.begun.append(trigger)
@@ -82,6 +83,83 @@ class InstallTest(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             recorder.space['report'](3)
         self.assertFalse(recorder.space['_state']['busy'])
+
+    def test_one_at_a_time(self):
+        """A signal or an out-of-memory error in the middle of a census: the one that runs goes on, no other begins."""
+        recorder = self.make()
+        recorder.install()
+        emit, inside = recorder.emitted.append, []
+
+        def interrupted(data):
+            inside.append(recorder.space['report'](4))
+            recorder.space['_out_of_memory'](0, 1, 2, 3)
+            emit(data)
+        recorder.space['_native_emit'] = interrupted
+        recorder.space['report'](3)
+        self.assertEqual((inside, recorder.begun, len(recorder.emitted)), ([0.0], [3], 1))
+        recorder.space['report'](5)
+        self.assertEqual(recorder.begun, [3, 5])
+
+    def test_child_that_another_thread_forks_in_the_middle(self):
+        """It has the collector and can take its own census."""
+        recorder = self.make()
+        recorder.install()
+        recorder.space['report'](3)
+        status = []
+
+        def fork(result, trigger):
+            def work():
+                child = os.fork()
+                if child == 0:
+                    took = recorder.space['report'](5)
+                    os._exit(7 if gc.isenabled() and took > 0 and recorder.begun == [3, 4, 5] else 1)
+                status.append(os.waitpid(child, 0)[1] >> 8)
+            recorder.space['encode'] = encode  # the child encodes its own
+            gc.disable()  # as it is while a census looks around
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            gc.enable()
+            return encode(result, trigger)
+        encode, recorder.space['encode'] = recorder.space['encode'], fork
+        recorder.space['report'](4)
+        self.assertEqual((status, recorder.failed, len(recorder.emitted)), ([7], [], 2))
+
+    def test_torch_compile_lets_go_of_the_thread(self):
+        """torch.compile would compile what the census calls; an error in the census changes nothing of that."""
+        module = types.ModuleType('torch._C._dynamo.eval_frame')
+        recorder = self.make()
+        recorder.install()
+        self.assertIsNone(recorder.space['_pause_compiler']())
+        sys.modules[module.__name__] = module
+        try:
+            self.assertIsNone(recorder.space['_pause_compiler']())  # half-imported
+            module.set_eval_frame = lambda value: self.fail('code of the program')
+            self.assertIsNone(recorder.space['_pause_compiler']())
+            # What torch has there is a function of C that gives back what was set before. So is this one.
+            for encode in (None, None):
+                settings = {None: 'callback'}
+                module.set_eval_frame = settings.setdefault
+                recorder.space['report'](3)
+                self.assertEqual(list(settings), [None, 'callback'])
+                recorder.space['encode'] = encode
+            self.assertEqual(recorder.failed, ['TypeError'])
+            settings = {}
+            module.set_eval_frame = settings.setdefault
+            recorder.space['report'](3)
+            self.assertEqual(list(settings), [None])  # there was nothing to put back
+        finally:
+            del sys.modules[module.__name__]
+
+    def test_torch_compile_leaves_its_files_alone(self):
+        """torch/_dynamo/trace_rules.py skips files whose names match this."""
+        recorder = self.make()
+        recorder.install()
+        recorder.space['report'](3)
+        functions = [value for value in recorder.space.values() if type(value) is types.FunctionType]
+        self.assertGreater(len(functions), 30)
+        for function in functions:
+            self.assertRegex(function.__code__.co_filename, r'^[^\s<]*<frozen importlib')
 
     def test_out_of_memory_observer(self):
         observers = []

@@ -14,6 +14,11 @@ def read(name):
         return source.read()
 
 
+def title(name):
+    """The file name that the recorder gives to the code (embed.cmake)."""
+    return '<frozen importlib.gpumemtrace %s>' % name
+
+
 def native():
     """What the recorder would put into the namespace for walking in C: {} where it would leave that out."""
     path = os.environ.get('GPUMEMTRACE_TEST_HEAP')
@@ -23,7 +28,7 @@ def native():
     if not library.gpumemtrace_test_prepare():
         raise AssertionError('the walk in C does not know this interpreter')
     result = {}
-    for name in ('select', 'walk'):
+    for name in ('select', 'walk', 'hidden'):
         function = getattr(library, 'gpumemtrace_test_' + name)
         function.argtypes, function.restype = [ctypes.py_object], ctypes.py_object
         result['_native_' + name] = function
@@ -35,5 +40,5 @@ def load(in_c=True):
     if in_c:
         namespace.update(native())
     for name in FILES:
-        exec(compile(read(name), '<gpumemtrace ' + name + '>', 'exec'), namespace)
+        exec(compile(read(name), title(name), 'exec'), namespace)
     return namespace

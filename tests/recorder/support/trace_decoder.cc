@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "proto/gpumemtrace/event_columns.h"
+#include "proto/gpumemtrace/event_prediction.h"
 #include "proto/gpumemtrace/ring_file.h"
 
 namespace gpumemtrace::tests {
@@ -93,7 +94,9 @@ struct RingStack {
 // What must be remembered between packets, and for the rings after the last one.
 class TraceDecoder {
  public:
-  TraceDecoder(DecodedTrace& trace, std::string* error) : trace_(trace), fail_(error) {}
+  TraceDecoder(DecodedTrace& trace, std::string* error) : trace_(trace), fail_(error) {
+    predictor_.Use(predictions_.data());
+  }
 
   bool Decode(const std::string& bytes) {
     size_t at = 0;
@@ -250,12 +253,20 @@ class TraceDecoder {
     if (events.restart()) {
       ++trace_.restarts;
       devices_.clear();
+      predictor_.Restart();
     }
     trace_.first_indices.push_back(events.first_index());
+    const uint64_t step_us = events.time_step_us() == 0 ? 1 : events.time_step_us();
     uint64_t time = events.first_time_us();
     uint64_t sequence = events.first_sequence() - 1;
     for (uint32_t i = 0; i < events.count(); ++i) {
-      const auto site_id = static_cast<uint32_t>(readers[SITE].Next());
+      auto site_id = static_cast<uint32_t>(readers[SITE].Next());
+      event_prediction::Entry expected{};
+      if (events.predicted() && site_id == 0) {
+        expected = predictor_.Predict();
+        site_id = expected.site;
+        ++trace_.predicted;
+      }
       const auto found = sites_.find(site_id);
       if (found == sites_.end()) return fail_("an event of no site");
       SiteState& state = found->second;
@@ -277,7 +288,8 @@ class TraceDecoder {
       event.native = Stack(site.native_stack());
       event.python = Stack(site.python_stack());
       event.forward = Stack(site.forward_stack());
-      time += static_cast<uint64_t>(UnZigZag(readers[TIME].Next()));
+      const int64_t step = UnZigZag(readers[TIME].Next()) + expected.step;
+      time += static_cast<uint64_t>(step) * step_us;
       sequence += 1 + static_cast<uint64_t>(UnZigZag(readers[SEQUENCE].Next()));
       event.time_us = time;
       event.sequence = sequence;
@@ -285,8 +297,10 @@ class TraceDecoder {
       const uint64_t index = trace_.events.size();
       bool has_address = columns::HasAddress(kind);
       bool has_size = site.size_varies();
+      uint64_t distance = 0;
       if (columns::HasLive(kind)) {
-        const uint64_t distance = readers[LIVE].Next();
+        distance = readers[LIVE].Next();
+        if (events.predicted()) distance = static_cast<uint64_t>(UnZigZag(distance)) + expected.distance;
         if (distance > index) return fail_("LIVE reaches before the first event");
         if (distance == 0) {
           has_address = true;
@@ -300,6 +314,7 @@ class TraceDecoder {
           if (kind == columns::kBlockFree && !site.size_varies()) event.size = birth.size;
         }
       }
+      if (events.predicted()) predictor_.Learn(site_id, step, distance);
       if (has_address) {
         state.last_address += static_cast<uint64_t>(UnZigZag(readers[ADDRESS].Next()));
         event.address = state.last_address << site.address_shift();
@@ -343,6 +358,8 @@ class TraceDecoder {
   std::map<uint32_t, Thread> threads_;
   std::map<uint32_t, SiteState> sites_;
   std::map<int32_t, DeviceState> devices_;
+  std::vector<event_prediction::Entry> predictions_{event_prediction::Predictor::kEntries};
+  event_prediction::Predictor predictor_;
   std::map<uint64_t, RingStack> stacks_;
 };
 

@@ -64,6 +64,8 @@ struct DecodedTrace {
   uint32_t packets = 0;
   size_t largest_packet = 0;
   uint32_t restarts = 0;
+  // Events whose site was the predicted one.
+  uint64_t predicted = 0;
   bool ended = false;
   // Bytes at the end that are no complete packet.
   size_t torn_bytes = 0;

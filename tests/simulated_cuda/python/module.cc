@@ -12,12 +12,25 @@ PyObject* g_dtypes = nullptr;
 PyObject* g_device = nullptr;
 PyObject* g_out_of_memory = nullptr;
 
+PyObject* g_observers = nullptr;  // a list of callables
+
+// As PyTorch does: before the error is raised, while the frames that lead to it are alive.
+static void TellObservers() {
+  for (Py_ssize_t i = 0; g_observers != nullptr && i < PyList_Size(g_observers); ++i) {
+    PyObject* result = PyObject_CallFunction(PyList_GetItem(g_observers, i), "iiii", 0, 0, 0, 0);
+    if (result == nullptr) return;
+    Py_DECREF(result);
+  }
+}
+
 // A Python error that is already set travels through the engine as this.
 void SetErrorFromException() {
   if (PyErr_Occurred()) return;
   try {
     throw;
   } catch (const c10::cuda::allocator::OutOfMemoryError& error) {
+    TellObservers();
+    if (PyErr_Occurred()) return;
     PyErr_SetString(g_out_of_memory != nullptr ? g_out_of_memory : PyExc_RuntimeError, error.what());
   } catch (const std::invalid_argument& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
@@ -134,7 +147,14 @@ PyObject* SetClasses(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef kMethods[] = {{"_set_classes", SetClasses, METH_VARARGS, nullptr},
+PyObject* AttachObserver(PyObject*, PyObject* observer) {
+  if (g_observers == nullptr) g_observers = PyList_New(0);
+  if (g_observers == nullptr || PyList_Append(g_observers, observer) != 0) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef kMethods[] = {{"_cuda_attach_out_of_memory_observer", AttachObserver, METH_O, nullptr},
+                          {"_set_classes", SetClasses, METH_VARARGS, nullptr},
                           {nullptr, nullptr, 0, nullptr}};
 PyModuleDef kModule = {
     PyModuleDef_HEAD_INIT, "torch._C", nullptr, -1, kMethods, nullptr, nullptr, nullptr, nullptr};

@@ -1,0 +1,315 @@
+"""What the analyses find, through the whole command: reports, the gate and comparisons of synthetic traces with
+known truth, and of traces that real programs left on an H200.
+
+usage: findings_test.py GPUMEM_ANALYZE GPUMEM_SYNTHESIZE FIXTURES
+"""
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ANALYZE, SYNTHESIZE, FIXTURES = sys.argv[1:4]
+
+HEALTHY = ("70_adam_state_and_late_unfreeze", "72_curriculum_longer_sequences", "73_bounded_replay_buffer",
+           "75_cudnn_benchmark_new_shapes", "76_eval_every_ten_steps", "78_gradient_accumulation",
+           "80_folklore_eval_without_no_grad", "82_folklore_total_loss_after_backward",
+           "84_cublas_workspace_first_matmul", "88_cupy_fft_plan_cache")
+
+
+def run(*arguments):
+    done = subprocess.run([ANALYZE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def fixture(name):
+    return os.path.join(FIXTURES, "cases", name + ".pb")
+
+
+class Findings(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = cls.temporary.name
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def trace(self, scenario, seed=1, shift=0):
+        path = os.path.join(self.folder, f"{scenario}-{seed}-{shift}.pb")
+        if not os.path.exists(path):
+            subprocess.run([SYNTHESIZE, path, scenario, str(seed), str(shift)], check=True, stdout=subprocess.DEVNULL)
+        return path
+
+    def file(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def report(self, path, *arguments):
+        code, text, errors = run("--json", *arguments, path)
+        self.assertEqual((code, errors), (0, ""), path)
+        return json.loads(text)
+
+    # Steps
+
+    def test_steps_are_told_by_marks_and_by_ranges(self):
+        for scenario, source in (("MarkedSteps", "marks"), ("RangesNameTheSteps", "nvtx"),
+                                 ("TwoOptimizers", "optimizer"), ("GradientAccumulation", "python loop"),
+                                 ("Healthy", "optimizer"), ("NativeHealthy", "native loop")):
+            with self.subTest(scenario):
+                self.assertEqual(self.report(self.trace(scenario, 2))["steps"]["source"], source)
+
+    def test_a_named_range_is_taken_when_asked_for(self):
+        steps = self.report(self.trace("RangesNameTheSteps"), "--step-range", "forward")["steps"]
+        self.assertEqual((steps["source"], steps["count"]), ("nvtx", 42))
+
+    # Misuse
+
+    def test_misuse_is_told(self):
+        path = self.trace("NativeMisuse")
+        errors = {error["kind"]: error for error in self.report(path)["errors"]}
+        self.assertEqual({kind: error["count"] for kind, error in errors.items()},
+                         {"double free": 1, "free of an unknown address": 1, "freed on another device": 2})
+        for error in errors.values():
+            self.assertTrue(error["stack"], error)
+        text = run(path)[1]
+        self.assertIn("\nErrors\n", text)
+        for kind in errors:
+            self.assertIn(kind, text)
+
+    # Leaks
+
+    def test_a_leak_says_when_it_began_whether_it_goes_on_and_until_when(self):
+        report = self.report(self.trace("LeakSinceLater", 2))
+        growth = report["growth"][0]
+        self.assertEqual(growth["culprit"]["line"], 32)
+        self.assertAlmostEqual(growth["since_step"], 60, delta=2)
+        self.assertIn("since step ", report["headline"])
+        self.assertTrue(growth["still_growing"])
+        self.assertGreater(growth["confidence"], 0.9)
+        self.assertGreater(growth["seconds_until_full"], 0)
+        self.assertGreater(len(growth["curve"]), 20)
+        ended = [g for g in self.report(self.trace("LeakThatStopped", 2))["growth"] if g["culprit"]["line"] == 28]
+        self.assertEqual([(g["growth"], g["still_growing"]) for g in ended], [("saturated", False)])
+
+    def test_the_whole_stack_is_shown_on_request(self):
+        path = self.trace("KeptThenFreedAtExit")
+        self.assertNotIn("module.py", run(path)[1])
+        self.assertIn("module.py", run("-v", path)[1])
+        functions = [frame["function"] for frame in self.report(path)["growth"][0]["stacks"][0]]
+        self.assertIn("Module._call_impl", functions)
+
+    def test_what_a_native_program_never_freed_is_listed_by_place(self):
+        path = self.trace("NativeHealthy")
+        self.assertIn("\nLive at the end on device 0: 264 MiB", run(path)[1])
+        lines = self.report(path)["live_at_end"][0]["by_line"]
+        self.assertEqual([(line["bytes"], line["count"]) for line in lines], [(256 << 20, 1), (8 << 20, 1)])
+
+    # Suppressions
+
+    def test_known_leaks_are_suppressed_and_told(self):
+        path = self.trace("LossesKept")
+        known = self.file("known", "# LeakSanitizer's format\nleak:train.py\n")
+        other = self.file("other", "leak:^libnccl\n")
+        report = self.report(path, "--suppressions", known)
+        self.assertEqual(report["verdict"], "clean")
+        self.assertIn("1 known leak suppressed", report["headline"])
+        self.assertEqual([g["suppressed_by"] for g in report["growth"] if g["kind"] == "leak"], ["train.py"])
+        self.assertIn("suppressed: 512 B/step  train.py:23", run("--suppressions", known, path)[1])
+        self.assertEqual(self.report(path, "--suppressions", other)["verdict"], "leak")
+        code, text, _ = run("check", "--suppressions", known, path)
+        self.assertEqual(code, 0, text)
+        self.assertIn("suppressed: 512 B/step at train.py:23, by leak:train.py", text)
+        code, text, _ = run("check", "--json", "--suppressions", known, path)
+        self.assertEqual((code, json.loads(text)["suppressed"]),
+                         (0, [{"place": "train.py:23", "bytes_per_step": 512.0, "by": "leak:train.py"}]))
+        self.assertEqual(run("check", path)[0], 1)
+
+    # The gate
+
+    def test_limits(self):
+        healthy, leak = self.trace("Healthy"), self.trace("LossesKept")
+        for arguments, expected, words in (
+                ((healthy,), 0, "ok: peak"),
+                (("--no-leak", healthy), 0, "growth 0 B/step"),
+                (("--max-peak", "1GiB", healthy), 0, "ok"),
+                (("--max-peak", "1MiB", healthy), 1, "peak: "),
+                (("--max-reserved", "1MiB", healthy), 1, "reserved: "),
+                (("--max-used", "100MiB", healthy), 1, "used: "),
+                (("--max-growth", "1KiB/step", leak), 0, "ok"),
+                (("--max-growth", "500/step", leak), 1, "growth: 512 B/step, limit 500 B/step, at train.py:23"),
+                (("--max-unattributed", "600MiB", healthy), 0, "ok"),
+                (("--max-unattributed", "100MiB", healthy), 1, "unattributed: 500 MiB, limit 100 MiB"),
+                (("--no-oom", self.trace("OutOfMemory")), 1, "out of memory: 1"),
+                (("--no-leak", self.trace("HandlesInBulk")), 2, "not judged: growth"),
+                (("--max-unattributed", "1GiB", self.trace("AsyncBackend")), 2, "the device itself was never asked"),
+                (("--max-growth", "x", healthy), 64, "")):
+            with self.subTest(arguments):
+                code, text, _ = run("check", *arguments)
+                self.assertEqual(code, expected, text)
+                self.assertIn(words, text)
+
+    def test_the_worst_comes_first(self):
+        code, text, _ = run("check", "--max-peak", "1MiB", "--max-growth", "500/step", self.trace("LossesKept"))
+        self.assertEqual(code, 1)
+        self.assertEqual([line.split(":")[0] for line in text.splitlines()], ["peak", "growth"])
+
+    def test_a_damaged_trace_is_not_judged(self):
+        with open(self.trace("Healthy"), "rb") as file:
+            content = file.read()
+        path = os.path.join(self.folder, "cut.pb")
+        with open(path, "wb") as file:
+            file.write(content[:-5])
+        code, text, _ = run("check", path)
+        self.assertEqual(code, 2)
+        self.assertIn("not judged: ", text)
+        self.assertIn("damaged", text)
+        self.assertEqual(run("check", os.path.join(self.folder, "none.pb"))[0], 2)
+
+    def test_baseline(self):
+        small, large = self.trace("Healthy", 3), self.trace("Healthy", 2)
+        self.assertEqual(run("check", "--baseline", small, small)[0], 0)
+        code, text, _ = run("check", "--baseline", small, large)
+        self.assertEqual(code, 1)
+        self.assertIn("baseline", text)
+        self.assertEqual(run("check", "--baseline", small, "--tolerance", "1000%", large)[0], 0)
+        # The same program with other line numbers.
+        self.assertEqual(run("check", "--baseline", small, self.trace("Healthy", 3, 7))[0], 0)
+        self.assertEqual(run("check", "--baseline", self.trace("Healthy", 1), self.trace("LossesKept", 1))[0], 1)
+
+    # Comparisons
+
+    def test_diff_is_not_misled_by_moved_lines(self):
+        before = self.trace("StepInFunction", 2)
+        code, text, _ = run("diff", before, self.trace("StepInFunction", 2, 13))
+        self.assertEqual(code, 0)
+        self.assertIn("no difference", text)
+        lines = json.loads(run("diff", "--json", before, self.trace("StepInFunction", 2, 13))[1])["lines"]
+        self.assertTrue(lines)
+        for line in lines:
+            self.assertEqual((line["state"], line["bytes_difference"]), ("both", 0), line)
+            self.assertEqual(line["after"]["line"] - line["before"]["line"], 13)
+
+    def test_diff_shows_what_is_new(self):
+        lines = json.loads(run("diff", "--json", self.trace("Healthy", 2), self.trace("LeakBesideLateState", 2))[1])
+        new = [line["after"]["line"] for line in lines["lines"] if line["state"] == "new"]
+        self.assertIn(28, new)
+        self.assertIn("new", run("diff", self.trace("Healthy", 2), self.trace("LeakBesideLateState", 2))[1])
+
+    def test_diff_between_two_steps(self):
+        path = self.trace("LossesKept", 3)
+        code, text, _ = run("diff", "--json", "--steps", "5,15", path)
+        self.assertEqual(code, 0)
+        growth = {line["after"]["line"]: line["bytes_difference"] for line in json.loads(text)["lines"]
+                  if line["bytes_difference"] != 0}
+        self.assertEqual(growth, {23: 10 * 512})
+        self.assertIn("+5 KiB", run("diff", "--steps", "5,15", path)[1])
+        for steps in ("15,5", "1", "1,100000"):
+            self.assertEqual(run("diff", "--steps", steps, path)[0], 64, steps)
+
+    # Peak, failures, account
+
+    def test_the_peak_is_composed_in_every_way(self):
+        for path in (self.trace("Healthy", 2), self.trace("SecondDeviceLeaks"), fixture("41_foreach_adam_step_peak")):
+            for peak in self.report(path)["peaks"]:
+                for way in ("by_line", "by_phase", "by_library", "by_size_class"):
+                    self.assertEqual(sum(share["bytes"] for share in peak[way]), peak["bytes"], way)
+        text = run("-v", self.trace("Healthy", 2))[1]
+        for label in ("phase", "sizes", "oldest", "reached by"):
+            self.assertIn("\n  " + label, text)
+
+    def test_other_peaks_are_distinct(self):
+        peak = self.report(self.trace("Evaluation", 2))["peak"]
+        self.assertTrue(peak["next"])
+        for other in peak["next"]:
+            self.assertNotEqual(other["reached_by"], {k: v for k, v in peak["reached_by"].items() if k != "bytes"})
+            self.assertLessEqual(other["bytes"], peak["bytes"])
+
+    def test_fragmentation_says_where_and_what_pins(self):
+        finding = self.report(self.trace("GrownByCat", 3))["fragmentation"][0]
+        self.assertGreater(finding["needless_bytes"], 0)
+        self.assertEqual(finding["needless_at"]["line"], 17)
+        for moment in (finding["worst"], finding["at_end"]):
+            free = sum(segment["bytes"] - segment["live_bytes"] for segment in moment["segments"])
+            self.assertEqual(free, moment["gap_bytes"])
+            self.assertEqual(moment["allocated_bytes"] + moment["gap_bytes"] + moment["empty_segments_bytes"],
+                             moment["reserved_bytes"])
+            if moment["gap_bytes"]:
+                self.assertTrue(moment["pins"])
+
+    def test_what_would_have_made_room(self):
+        path = self.trace("OutOfMemory")
+        report = self.report(path)
+        self.assertEqual(report["oom_count"], 1)
+        failure = report["ooms"][0]
+        self.assertEqual((failure["culprit"]["line"], failure["asked_bytes"]), (32, 45 << 30))
+        self.assertGreater(failure["shortfall_bytes"], 15 << 30)
+        self.assertFalse(failure["fits_without_fragmentation"])
+        self.assertEqual([(held["line"], held["bytes"]) for held in failure["fits_after_releasing"]], [(28, 40 << 30)])
+        text = run(path)[1]
+        self.assertIn("1 allocation failed for lack of memory", text)
+        self.assertIn("it fits after releasing 40 GiB of train.py:28", text)
+
+    def test_the_account_closes_with_its_rounding(self):
+        with_rounding = 0
+        for path in sorted(glob.glob(os.path.join(FIXTURES, "cases", "*.pb"))):
+            for device in self.report(path)["accounts"]:
+                for account in (device["at_peak"], device["at_end"]):
+                    known = account["blocks_bytes"] + account["cache_bytes"] + account["unattributed_bytes"]
+                    known += sum(library["bytes"] for library in account["libraries"])
+                    self.assertEqual(known, account["used_bytes"], path)
+                    self.assertLessEqual(account["rounding_bytes"], account["blocks_bytes"])
+                    with_rounding += account["rounding_bytes"] > 0
+        self.assertGreater(with_rounding, 10)
+        # 299 losses of four bytes, each in a block of 512.
+        peak = self.report(fixture("02_losses_list_after_backward"))["accounts"][0]["at_peak"]
+        self.assertGreaterEqual(peak["rounding_bytes"], 299 * 508)
+        self.assertIn("\n  rounding", run(fixture("02_losses_list_after_backward"))[1])
+
+    # What to do about it
+
+    def test_each_kind_says_what_would_free_it(self):
+        for path, expected in (
+                (fixture("02_losses_list_after_backward"), "drop the reference"),
+                (fixture("05_refcycle_bound_method"), "gc.collect()"),
+                (fixture("18_ipc_handle_never_consumed"), "the receiving process"),
+                (fixture("24_cublas_handle_per_call"), "destroy the handle"),
+                # Its libraries are not here, so that nothing tells that these are workspaces.
+                (fixture("26_stream_per_request_cublas_workspace"), "only exit"),
+                (fixture("30_stream_per_sync_strands_cache"), "empty_cache()"),
+                (fixture("60_cuda_forgotten_buffers"), "free it"),
+                (self.trace("HandleOfUnknownCost"), "destroy the handle"),
+                (self.trace("LosesToTheDriver"), "only exit")):
+            with self.subTest(path):
+                grown = [g for g in self.report(path)["growth"] if g["kind"] in ("leak", "fragmentation")]
+                self.assertEqual(grown[0]["remedy"], expected)
+        teeth = [g for g in self.report(self.trace("SawTooth"))["growth"] if g["growth"] == "saw-tooth"]
+        self.assertEqual(teeth[0]["remedy"], "the end of a phase")
+
+    # The text
+
+    def test_a_healthy_run_fits_a_screen(self):
+        for path in [fixture(name) for name in HEALTHY] + [self.trace("Healthy"), self.trace("NativeHealthy")]:
+            with self.subTest(path):
+                code, text, _ = run(path)
+                self.assertEqual(code, 0)
+                self.assertLessEqual(text.count("\n"), 50, text)
+                self.assertIn("\nno leak found in ", text)
+                self.assertIn("\n  checked ", text)
+
+    def test_no_line_is_wider_than_the_page(self):
+        for path in sorted(glob.glob(os.path.join(FIXTURES, "cases", "*.pb"))):
+            _, text, errors = run(path)
+            self.assertEqual(errors, "", "progress belongs on a terminal")
+            # The first line is the path that was given; a single word may be longer than a line.
+            wide = [line for line in text.splitlines()[1:] if len(line) > 100 and len(line.split()) > 6]
+            self.assertEqual(wide, [], path)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,15 @@
+// The parts of Scenarios(), one for each file of scenarios.
+#pragma once
+
+#include <vector>
+
+#include "tests/synthetic/scenarios.h"
+
+namespace gpumemtrace::synthetic {
+
+// Training loops whose phases differ: evaluation, epochs, garbage collection, late and short.
+std::vector<Scenario> PhaseScenarios();
+// Several devices and threads, libraries, programs without a framework.
+std::vector<Scenario> DeviceScenarios();
+
+}  // namespace gpumemtrace::synthetic
