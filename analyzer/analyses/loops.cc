@@ -226,6 +226,7 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
       candidate.last_index = last_index;
       candidate.last_time_us = last_time;
       candidate.votes = count;
+      candidate.births = births[votes[first].node];
       candidate.native = candidate.frame != 0 && !model_.Frame(candidate.frame).is_python();
       // All that happens in the function of the loop, also in lines that run more or less often.
       const double share =

@@ -84,6 +84,7 @@ class LoopFinder {
     uint64_t optimizer_calls = 0;
     FrameId optimizer_frame = 0;
     uint32_t votes = 0;
+    uint64_t births = 0;  // below the line that begins an iteration
   };
   // Best first; empty when nothing repeats often enough.
   std::vector<Candidate> Candidates();

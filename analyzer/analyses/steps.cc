@@ -114,12 +114,19 @@ bool Near(uint64_t a, uint64_t b) {
 
 bool FromLoops(Collector& collector, Places& places, Steps& steps) {
   const std::vector<LoopFinder::Candidate> candidates = collector.loops().Candidates();
-  // One line that allocates many times in a row, early in the run, is the making of a model and no loop
-  // around its work.
+  uint64_t births = 0;
+  for (OriginId id = 0; id < collector.usage().size(); ++id) {
+    const Level level = collector.origins()[id].level;
+    if (level == Level::kBlock || (level == Level::kSegment && !collector.allocator_origin(id)))
+      births += collector.usage()[id].births;
+  }
+  // One line that allocates many times in a row is no loop around the program's work when it does so early in
+  // the run (the making of a model), or in bursts between which other lines do most (an optimizer's state).
   const auto found =
       std::find_if(candidates.begin(), candidates.end(), [&](const LoopFinder::Candidate& candidate) {
-        return !candidate.weak ||
-               candidate.visits->positions().back().index >= collector.last_birth_index() / 2;
+        if (!candidate.weak) return true;
+        return candidate.visits->positions().back().index >= collector.last_birth_index() / 2 &&
+               candidate.births >= births / 3;
       });
   if (found == candidates.end()) return false;
   const LoopFinder::Candidate& best = *found;

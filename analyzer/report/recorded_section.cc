@@ -122,7 +122,7 @@ void RecordedText(const AnalyzedTrace& trace, int, TextWriter& out) {
                                    " of tensors, ", FormatCount(ledger.events() - ledger.block_events()),
                                    " of the driver)"));
   if (ledger.folded_windows() != 0) {
-    out.Field("folded", absl::StrCat(FormatCount(ledger.folded_windows()), " old windows, ",
+    out.Field("folded", absl::StrCat(Plural(ledger.folded_windows(), "old window"), ", ",
                                      FormatCount(ledger.folded_events()),
                                      " events only counted, to keep the trace within its bound"));
     out.Field("", "exact in them: bytes and counts by stack, what outlived them, every window's peak");

@@ -211,6 +211,10 @@ Truth HealthyIn(Program& p, uint64_t seed, uint64_t steps) {
   return {"clean", {}, 0, 0};
 }
 
+Truth HealthyInThreeSteps(Program& p, uint64_t seed) {
+  return HealthyIn(p, seed, 3);
+}
+
 Truth HealthyInFiveSteps(Program& p, uint64_t seed) {
   return HealthyIn(p, seed, 5);
 }
@@ -441,6 +445,7 @@ std::vector<Scenario> PhaseScenarios() {
       {"WarmUpThenLeak", WarmUpThenLeak},
       {"LeakInFiveSteps", LeakInFiveSteps},
       {"LeakInSixSteps", LeakInSixSteps},
+      {"HealthyInThreeSteps", HealthyInThreeSteps},
       {"HealthyInFiveSteps", HealthyInFiveSteps},
       {"HealthyInEightSteps", HealthyInEightSteps},
       {"CacheFillsVeryLate", CacheFillsVeryLate},

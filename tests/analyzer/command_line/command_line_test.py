@@ -122,6 +122,16 @@ class CommandLine(unittest.TestCase):
         code, text, _ = run("--json", self.write(damaged))
         self.assertEqual(json.loads(text)["completeness"]["damage"]["packets_lost"], 1)
 
+    def test_folded_windows_are_told(self):
+        # Trace 4 has one whose 104 events are only counted.
+        code, text, errors = run(self.other)
+        self.assertEqual((code, errors), (0, ""))
+        self.assertIn("  folded        1 old window, 104 events only counted", text)
+        report = json.loads(run("--json", self.other)[1])
+        self.assertEqual(report["folded"], {"windows": 1, "events": 104})
+        # Its births count for the stacks that made them.
+        self.assertTrue(any(line["file"].endswith("train.py") for peak in report["peaks"] for line in peak["by_line"]))
+
     def test_escape_sequences_only_when_asked_for(self):
         self.assertNotIn("\x1b", run(self.trace)[1])
         self.assertIn("\x1b", run("--color", "always", self.trace)[1])
