@@ -11,6 +11,7 @@ $NINJA is the command to build with. Exit code 0: every mutation was noticed; 1:
 import argparse
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -109,7 +110,18 @@ def passes(test, folder, log):
         env = dict(os.environ, GPUMEMTRACE_TEST_SIMULATED=str(folder / "tests/simulated_cuda"),
                    GPUMEMTRACE_TEST_PROGRAMS=str(folder / "tests/programs"), GPUMEMTRACE_TEST_SHIM=str(folder / "interpose/libgpumemtrace.so"),
                    GPUMEMTRACE_TEST_ANALYZER=str(folder / "analyzer/gpumem-analyze"))
-    return subprocess.run(command, env=env, stdout=log, stderr=subprocess.STDOUT, timeout=400).returncode == 0
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        return process.wait(timeout=400) == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        # A mutated shim can leave children that spin for ever.
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
 
 
 def main():
