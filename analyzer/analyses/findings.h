@@ -263,7 +263,7 @@ struct Account {
   Moment moment;
   // blocks + cache + Σ libraries + managed + unattributed = used.
   uint64_t blocks = 0;
-  uint64_t cache = 0;                 // segments of caching allocators minus their blocks
+  uint64_t cache = 0;  // segments of caching allocators minus their blocks
   // Of `blocks`: what the allocator gave beyond what tensors asked for. A census tells it of the tensors that
   // it met, `rounding_known` bytes of blocks in all; of others of the same birth place it is an estimate.
   uint64_t rounding = 0;

@@ -37,8 +37,8 @@ class History {
 
   // Many births and deaths at once, the last birth at `index`: fewest and most that were alive between, and
   // what is left.
-  void Window(uint64_t index, uint64_t births, uint64_t least_count, uint64_t most_count, uint64_t least_bytes,
-              uint64_t most_bytes, uint64_t count, uint64_t bytes) {
+  void Window(uint64_t index, uint64_t births, uint64_t least_count, uint64_t most_count,
+              uint64_t least_bytes, uint64_t most_bytes, uint64_t count, uint64_t bytes) {
     count_min_ = std::min(count_min_, least_count);
     bytes_min_ = std::min(bytes_min_, least_bytes);
     if (births == 0) return;

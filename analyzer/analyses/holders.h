@@ -120,8 +120,8 @@ class Holders : public LedgerObserver {
   // The census that was asked, null when none.
   const CensusSummary* CensusOf(size_t growth) const;
   const std::vector<PeakRoles>& peak_roles() const { return peak_roles_; }
-  // Blocks that the last census met with one tensor each, no view of another, by birth place: their bytes, and
-  // how much of these the allocator gave beyond what the tensor asked for.
+  // Blocks that the last census met with one tensor each, no view of another, by birth place: their bytes,
+  // and how much of these the allocator gave beyond what the tensor asked for.
   struct Rounding {
     uint64_t bytes = 0;
     uint64_t rounding = 0;

@@ -243,6 +243,24 @@ std::vector<LiveFinding> FindLive(Collector& collector, Places& places) {
 
 namespace {
 
+// Whether other programs took and gave back memory of the device meanwhile: what no call of this program
+// accounts for became less. Its own context and code only grow.
+bool OthersMoved(const DeviceState& device) {
+  constexpr uint64_t kSmall = 64u << 20;
+  uint64_t most = 0;
+  const auto unattributed = [](const Reading& reading) {
+    return reading.used - std::min(reading.used, reading.segments);
+  };
+  if (device.first_reading.valid) most = unattributed(device.first_reading);
+  for (const Reading& reading : device.readings) {
+    if (!reading.valid) continue;
+    const uint64_t now = unattributed(reading);
+    if (now + kSmall < most) return true;
+    most = std::max(most, now);
+  }
+  return device.last_reading.valid && unattributed(device.last_reading) + kSmall < most;
+}
+
 // The first event on another device that goes on working after this one made and launched its last; kNoIndex
 // when this device works to the end, or nothing was made here after the other one began.
 uint64_t WorkMovedAway(const Collector& collector, const DeviceState& device) {
@@ -398,11 +416,14 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       one.bytes = bytes;
       const uint64_t segments = device->peak[kSegmentPeak].bytes;
       one.peak_without = device->max_used - std::min(device->max_used, bytes);
-      one.headline = bytes >= (128u << 20) && bytes * 2 >= segments;
+      const bool alone = !OthersMoved(*device);
+      one.headline = bytes >= (128u << 20) && bytes * 2 >= segments && one.place.user_code && alone;
       one.text =
           "fell away on the device when the kernel was first launched, most likely the driver's local memory "
           "(register spills, arrays on the stack, set aside for every thread that the device can hold): make "
-          "the arrays smaller or shared. Another program that took memory just then would look the same";
+          "the arrays smaller or shared. ";
+      one.text += alone ? "Another program that took memory just then would look the same"
+                        : "But other programs took and gave back memory of this device while this one ran";
       advice.push_back(std::move(one));
     }
   }

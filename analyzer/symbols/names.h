@@ -1,5 +1,5 @@
-// Questions about the names of files and functions. (Abseil of the distributions is built for C++14: its functions
-// do not take std::string_view.)
+// Questions about the names of files and functions. (Abseil of the distributions is built for C++14: its
+// functions do not take std::string_view.)
 #pragma once
 
 #include <string_view>

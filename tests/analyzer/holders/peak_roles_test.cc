@@ -8,7 +8,7 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 constexpr ThreadId kMain = 1;
 constexpr ThreadId kAutograd = 2;
 
@@ -77,66 +77,66 @@ class PeakRolesTest : public ::testing::Test {
 };
 
 TEST_F(PeakRolesTest, GradientsThatAreGoneAtEveryCensus) {
-  seen_.parameter_sizes = {4 * kMiB};
+  seen_.parameter_sizes = {4 * kMebibyte};
   const OriginId backward = Origin(Phase::kBackward);
-  Block(backward, 4 * kMiB, 350, 390, free_on_main_);      // zero_grad(set_to_none=True)
-  Block(backward, 4 * kMiB, 351, 352, free_on_autograd_);  // backward's own
-  Block(backward, 3 * kMiB, 353, 391, free_on_main_);      // no parameter is so large
-  EXPECT_EQ(BytesOf(MemoryRole::kGradient), 4 * kMiB);
-  EXPECT_EQ(BytesOf(MemoryRole::kTemporary), 4 * kMiB);
-  EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 3 * kMiB);
+  Block(backward, 4 * kMebibyte, 350, 390, free_on_main_);      // zero_grad(set_to_none=True)
+  Block(backward, 4 * kMebibyte, 351, 352, free_on_autograd_);  // backward's own
+  Block(backward, 3 * kMebibyte, 353, 391, free_on_main_);      // no parameter is so large
+  EXPECT_EQ(BytesOf(MemoryRole::kGradient), 4 * kMebibyte);
+  EXPECT_EQ(BytesOf(MemoryRole::kTemporary), 4 * kMebibyte);
+  EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 3 * kMebibyte);
   EXPECT_EQ(Roles().from_census + Roles().from_birth_place, 0u);
 }
 
 TEST_F(PeakRolesTest, GradientInABlockThatWasNotCut) {
-  seen_.parameter_sizes = {4 * kMiB, 512};
+  seen_.parameter_sizes = {4 * kMebibyte, 512};
   const OriginId backward = Origin(Phase::kBackward);
-  Block(backward, 4 * kMiB + kMiB / 2, 350, 390, free_on_main_);
+  Block(backward, 4 * kMebibyte + kMebibyte / 2, 350, 390, free_on_main_);
   Block(backward, 1024, 351, 390, free_on_main_);
-  EXPECT_EQ(BytesOf(MemoryRole::kGradient), 4 * kMiB + kMiB / 2);
+  EXPECT_EQ(BytesOf(MemoryRole::kGradient), 4 * kMebibyte + kMebibyte / 2);
   EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 1024u);
 }
 
 TEST_F(PeakRolesTest, GradientsBornWhereACensusSawSome) {
   const OriginId backward = Origin(Phase::kBackward);
   by_origin_[backward] = {};
-  by_origin_[backward][static_cast<size_t>(MemoryRole::kGradient)] = 8 * kMiB;
-  by_origin_[backward][0] = 100 * kMiB;  // objects of which nothing is known say nothing
-  Block(backward, 4 * kMiB, 350, 390, free_on_main_);
+  by_origin_[backward][static_cast<size_t>(MemoryRole::kGradient)] = 8 * kMebibyte;
+  by_origin_[backward][0] = 100 * kMebibyte;  // objects of which nothing is known say nothing
+  Block(backward, 4 * kMebibyte, 350, 390, free_on_main_);
   const PeakRoles roles = Roles();
-  EXPECT_EQ(roles.by_role[static_cast<size_t>(MemoryRole::kGradient)], 4 * kMiB);
+  EXPECT_EQ(roles.by_role[static_cast<size_t>(MemoryRole::kGradient)], 4 * kMebibyte);
   EXPECT_EQ(roles.from_census, 0u);
-  EXPECT_EQ(roles.from_birth_place, 4 * kMiB);
+  EXPECT_EQ(roles.from_birth_place, 4 * kMebibyte);
 }
 
 TEST_F(PeakRolesTest, TheCensusSpeaksForTheVeryBlock) {
   const OriginId place = Origin(Phase::kForward);
-  by_origin_[place][static_cast<size_t>(MemoryRole::kParameter)] = 90 * kMiB;
+  by_origin_[place][static_cast<size_t>(MemoryRole::kParameter)] = 90 * kMebibyte;
   seen_.allocations[350] = {MemoryRole::kBuffer, true};
-  Block(place, kMiB, 350);
-  Block(place, kMiB, 351);
+  Block(place, kMebibyte, 350);
+  Block(place, kMebibyte, 351);
   const PeakRoles roles = Roles();
-  EXPECT_EQ(roles.by_role[static_cast<size_t>(MemoryRole::kBuffer)], kMiB);
-  EXPECT_EQ(roles.by_role[static_cast<size_t>(MemoryRole::kParameter)], kMiB);
-  EXPECT_EQ(roles.from_census, kMiB);
-  EXPECT_EQ(roles.from_birth_place, kMiB);
+  EXPECT_EQ(roles.by_role[static_cast<size_t>(MemoryRole::kBuffer)], kMebibyte);
+  EXPECT_EQ(roles.by_role[static_cast<size_t>(MemoryRole::kParameter)], kMebibyte);
+  EXPECT_EQ(roles.from_census, kMebibyte);
+  EXPECT_EQ(roles.from_birth_place, kMebibyte);
 }
 
 TEST_F(PeakRolesTest, OptimizerStateLivesOnAndTemporariesDoNot) {
   const OriginId optimizer = Origin(Phase::kOptimizer);
-  Block(optimizer, 2 * kMiB, 180);
-  Block(optimizer, 5 * kMiB, 181, 600, free_on_main_);
-  Block(optimizer, 3 * kMiB, 182, 190, free_on_main_);
-  EXPECT_EQ(BytesOf(MemoryRole::kOptimizerState), 7 * kMiB);
-  EXPECT_EQ(BytesOf(MemoryRole::kTemporary), 3 * kMiB);
+  Block(optimizer, 2 * kMebibyte, 180);
+  Block(optimizer, 5 * kMebibyte, 181, 600, free_on_main_);
+  Block(optimizer, 3 * kMebibyte, 182, 190, free_on_main_);
+  EXPECT_EQ(BytesOf(MemoryRole::kOptimizerState), 7 * kMebibyte);
+  EXPECT_EQ(BytesOf(MemoryRole::kTemporary), 3 * kMebibyte);
 }
 
 TEST_F(PeakRolesTest, ActivationsEndWithTheirStep) {
   const OriginId forward = Origin(Phase::kForward);
-  Block(forward, 2 * kMiB, 310, 380, free_on_main_);
-  Block(forward, 3 * kMiB, 311, 790, free_on_main_);  // data, a cache, a copy: nothing says what
-  EXPECT_EQ(BytesOf(MemoryRole::kActivation), 2 * kMiB);
-  EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 3 * kMiB);
+  Block(forward, 2 * kMebibyte, 310, 380, free_on_main_);
+  Block(forward, 3 * kMebibyte, 311, 790, free_on_main_);  // data, a cache, a copy: nothing says what
+  EXPECT_EQ(BytesOf(MemoryRole::kActivation), 2 * kMebibyte);
+  EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 3 * kMebibyte);
 }
 
 TEST_F(PeakRolesTest, WorkspaceIsMadeOnceAndNoObjectRefersToIt) {
@@ -146,20 +146,20 @@ TEST_F(PeakRolesTest, WorkspaceIsMadeOnceAndNoObjectRefersToIt) {
   seen_.allocations[120] = {MemoryRole::kUnknown, false};
   seen_.allocations[121] = {MemoryRole::kUnknown, false};
   seen_.allocations[122] = {MemoryRole::kUnknown, true};
-  Block(once, 32 * kMiB, 120);
-  Block(often, kMiB, 121);
-  Block(held, 2 * kMiB, 122);
-  EXPECT_EQ(BytesOf(MemoryRole::kWorkspace), 32 * kMiB);
-  EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 3 * kMiB);
+  Block(once, 32 * kMebibyte, 120);
+  Block(often, kMebibyte, 121);
+  Block(held, 2 * kMebibyte, 122);
+  EXPECT_EQ(BytesOf(MemoryRole::kWorkspace), 32 * kMebibyte);
+  EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 3 * kMebibyte);
 }
 
 TEST_F(PeakRolesTest, WhatHasNoBlocksIsToldByItsPlace) {
   const OriginId forward = Origin(Phase::kForward);
-  Block(forward, kMiB, 310, 380, free_on_main_);
-  findings_.peaks[0].by_origin[0].bytes += 5 * kMiB;  // counted in a folded window
-  findings_.peaks[0].bytes += 7 * kMiB;               // and 2 MiB of nobody's
-  EXPECT_EQ(BytesOf(MemoryRole::kActivation), 6 * kMiB);
-  EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 2 * kMiB);
+  Block(forward, kMebibyte, 310, 380, free_on_main_);
+  findings_.peaks[0].by_origin[0].bytes += 5 * kMebibyte;  // counted in a folded window
+  findings_.peaks[0].bytes += 7 * kMebibyte;               // and 2 MiB of nobody's
+  EXPECT_EQ(BytesOf(MemoryRole::kActivation), 6 * kMebibyte);
+  EXPECT_EQ(BytesOf(MemoryRole::kUnknown), 2 * kMebibyte);
 }
 
 UnheldReason Reason(std::initializer_list<NativePlace> stack) {

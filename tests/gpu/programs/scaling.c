@@ -1,6 +1,7 @@
-// How the cost of an event grows with the number of threads that record at once: COUNT threads report a burst of
-// allocations and releases to PyTorch's profiler hook, all at the same moment, and then wait some milliseconds, so
-// that the writer thread keeps up. Prints the median of the nanoseconds that one call took a thread.
+// How the cost of an event grows with the number of threads that record at once: COUNT threads report a burst
+// of allocations and releases to PyTorch's profiler hook, all at the same moment, and then wait some
+// milliseconds, so that the writer thread keeps up. Prints the median of the nanoseconds that one call took a
+// thread.
 //
 //     cc -O2 -pthread scaling.c .../torch/lib/libc10.so -o scaling;  scaling COUNT
 #define _GNU_SOURCE
@@ -15,7 +16,8 @@ struct Device {
   signed char index;
 };
 // c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device), 1.10 and later.
-extern void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void*, int64_t, size_t, size_t, struct Device);
+extern void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void*, int64_t, size_t, size_t,
+                                                                  struct Device);
 
 enum { kBlocks = 64, kRounds = 30, kMostThreads = 256 };
 static const long kPauseNs = 10 * 1000 * 1000;
