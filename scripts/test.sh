@@ -92,7 +92,7 @@ our_sources() { git ls-files -- '*.cc' '*.h' '*.c' '*.cu' 2>/dev/null || find in
 check_format() { our_sources | grep -v '\.cu$' | xargs "$(command -v clang-format-14 || echo clang-format)" --dry-run --Werror; }
 
 # The rooms that run inside the host are read by clang-tidy whole; of the analyzer, whose headers are heavy, only what
-# fits the time: --tidy-all reads it too (scripts/tidy.sh).
+# fits the time: `scripts/tidy.sh all` reads it too.
 check_tidy() { scripts/tidy.sh; }
 
 if ! scripts/setup.sh; then

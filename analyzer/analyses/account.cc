@@ -134,6 +134,10 @@ std::vector<DeviceAccount> MakeAccounts(Collector& collector, const Steps& steps
     if (device->last_reading.valid && collector.last_time_us() > device->last_reading.time_us) {
       account.at_end.reading_age_us = collector.last_time_us() - device->last_reading.time_us;
     }
+    if (account.at_end.measured) {
+      account.at_end.used += device->launch_bytes_since_reading;
+      account.at_end.unattributed += static_cast<int64_t>(device->launch_bytes_since_reading);
+    }
     account.at_peak.launches = launches;
     account.at_end.launches = launches;
     accounts.push_back(std::move(account));

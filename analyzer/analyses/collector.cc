@@ -176,6 +176,10 @@ void Collector::Launch(const Change& change) {
   place.level = Level::kReservation;
   const OriginId origin = OriginOf(place);
   device.launch_bytes += change.size;
+  device.launch_bytes_since_reading += change.size;
+  if (device.last_reading.valid) {
+    device.max_used = std::max(device.max_used, device.last_reading.used + device.launch_bytes_since_reading);
+  }
   for (auto& [known, bytes] : device.launches) {
     if (known == origin) {
       bytes += change.size;
@@ -509,6 +513,7 @@ void Collector::OnDeviceReading(const Ledger& ledger, const DeviceReading& readi
   record.valid = true;
   if (!device.first_reading.valid) device.first_reading = record;
   device.last_reading = record;
+  device.launch_bytes_since_reading = 0;
   device.max_used = std::max(device.max_used, record.used);
   if (device.reading_count++ % device.reading_stride == 0) {
     device.readings.push_back(record);

@@ -68,8 +68,10 @@ struct DeviceState {
   uint64_t needless_bytes = 0;
   PoolPicture worst;
   uint64_t worst_measure = 0;
-  // Device memory that fell away at the first launch of kernels, in all and by where they were launched.
+  // Device memory that fell away at the first launch of kernels, in all, since the last reading, and by where
+  // they were launched.
   uint64_t launch_bytes = 0;
+  uint64_t launch_bytes_since_reading = 0;
   std::vector<std::pair<OriginId, uint64_t>> launches;
 
   // With the first block, segments stop standing for tensors, and the local maxima start anew.

@@ -514,7 +514,7 @@ class Engine {
     // Held until everything was dropped at once at the end: the trace shows that it could be freed.
     if (finding.kind == GrowthKind::kLeak && finding.level == Level::kBlock && finding.grown_bytes != 0 &&
         finding.live_bytes_at_end < finding.live_bytes / 2) {
-      finding.explanation += "; freed after the last step";
+      finding.explanation += ", freed only after the last one";
     }
   }
 

@@ -62,11 +62,12 @@ void AccountText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     if (p.measured || e.measured) {
       row("unattributed", Signed(p.unattributed), Signed(e.unattributed),
           "context, code, other programs; at the start " + Signed(e.unattributed_before));
-      if (e.launches != 0 && detail > 0) {
-        row("  of it", "", FormatBytes(e.launches), "fell away at first launches of kernels");
+      if (e.launches >= (detail > 0 ? 1u : 64u << 20)) {
+        row("  of it", "", FormatBytes(e.launches),
+            "taken when kernels were first launched: their local memory and code");
       }
       row("used", FormatBytes(p.used), FormatBytes(e.used),
-          "of " + FormatBytes(e.total != 0 ? e.total : p.total));
+          "of " + FormatBytes(e.total != 0 ? e.total : p.total) + "; what nvidia-smi shows for the card");
     } else {
       row("sum", FormatBytes(p.used), FormatBytes(e.used), "the device itself was not asked");
     }

@@ -21,6 +21,21 @@ std::string Percent(double part) {
   return std::to_string(static_cast<int>(std::lround(part * 100))) + " %";
 }
 
+// What would free it: where a census saw who keeps it, in terms of that.
+std::string FreedBy(const AnalyzedTrace& trace, size_t number) {
+  const GrowthFinding& growth = trace.analyses.findings().growth[number];
+  const std::vector<HeldBy>& holders = trace.holders.HoldersOf(number);
+  if (growth.remedy == Remedy::kReference && !holders.empty()) {
+    const HeldBy& first = holders.front();
+    if (first.kind == "autograd") {
+      return "keeping .detach() or .item() of it instead, which lets its autograd graph go";
+    }
+    if (first.views)
+      return "keeping a copy of the part (.clone()) instead of a view, so that the whole can go";
+  }
+  return std::string(RemedyText(growth.remedy));
+}
+
 void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   if (!findings.concluded || findings.growth.empty()) return;
@@ -39,22 +54,23 @@ void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     if (++shown > (detail > 0 ? 100 : 5)) continue;
     out.Line("  " + out.Bold(RateText(growth.bytes_per_step, growth.count_per_step, real)) + "  " +
              Printable(growth.place.Short()) + "  (" + What(growth) + ", " + DeviceText(growth.device) + ")");
-    std::string evidence = growth.explanation + "; rose in " + FormatCount(growth.rises) + " of " +
-                           FormatCount(growth.steps_seen) + " steps since step " +
-                           FormatCount(static_cast<uint64_t>(growth.since_step)) + ", " +
-                           (growth.bytes_known ? FormatBytes(growth.grown_bytes) : "") +
-                           (growth.bytes_known && growth.grown_count != 0 ? " in " : "") +
-                           (growth.grown_count != 0 ? Plural(growth.grown_count, "object") : "") +
-                           (growth.bytes_known ? "" : ", what each costs is not known") +
-                           (growth.bytes_from.empty() ? "" : " (bytes by " + growth.bytes_from + ")") +
-                           ", confidence " + Percent(growth.confidence);
+    std::string evidence =
+        growth.explanation + "; rose in " + FormatCount(growth.rises) + " of " +
+        FormatCount(growth.steps_seen) + " steps since step " +
+        FormatCount(static_cast<uint64_t>(growth.since_step)) + ", " +
+        (growth.bytes_known ? "the line then holds " + FormatBytes(growth.grown_bytes) : "") +
+        (growth.bytes_known && growth.grown_count != 0 ? " in " : "") +
+        (growth.grown_count != 0 ? Plural(growth.grown_count, "object") : "") +
+        (growth.bytes_known ? "" : ", what each costs is not known") +
+        (growth.bytes_from.empty() ? "" : " (bytes by " + growth.bytes_from + ")") + ", confidence " +
+        Percent(growth.confidence);
     out.Line("      " + evidence);
     const auto number = static_cast<size_t>(&growth - findings.growth.data());
     for (const std::string& row : HolderRows(trace, number, detail > 0 ? 20 : 3)) out.Line("      " + row);
     const std::string curve = Sparkline(growth.curve, 60);
     if (!curve.empty()) out.Line("      " + curve);
     if (growth.remedy != Remedy::kUnknown) {
-      std::string remedy = "freed by: " + std::string(RemedyText(growth.remedy));
+      std::string remedy = "freed by: " + FreedBy(trace, number);
       if (growth.microseconds_until_full != 0) {
         remedy += "; the card is full in " + FormatDuration(growth.microseconds_until_full) + " at this rate";
       }

@@ -1,10 +1,23 @@
 // The headline: what is wrong with this run, in one line, and what was looked at to say so.
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
+#include "analyzer/report/holders_text.h"
 #include "analyzer/report/sections.h"
 
 namespace gpumemtrace::analyzer {
 namespace {
+
+// Who keeps the leak of the headline: the line to edit is mostly there, not where the memory was made.
+void KeptBy(const AnalyzedTrace& trace, TextWriter& out) {
+  const Findings& findings = trace.analyses.findings();
+  for (size_t i = 0; i < findings.growth.size(); ++i) {
+    const GrowthFinding& growth = findings.growth[i];
+    if (!IsLeak(growth.kind) || growth.suppressed) continue;
+    const std::vector<std::string> rows = HolderRows(trace, i, 1);
+    if (!rows.empty()) out.Line("  " + rows.front());
+    return;
+  }
+}
 
 void VerdictText(const AnalyzedTrace& trace, int, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
@@ -14,6 +27,7 @@ void VerdictText(const AnalyzedTrace& trace, int, TextWriter& out) {
   switch (verdict.kind) {
     case VerdictKind::kLeak:
       out.Line(out.Bold(out.Red(headline)));
+      KeptBy(trace, out);
       break;
     case VerdictKind::kFragmentation:
     case VerdictKind::kPeak:
