@@ -62,9 +62,9 @@ void AccountText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     if (p.measured || e.measured) {
       row("unattributed", Signed(p.unattributed), Signed(e.unattributed),
           "context, code, other programs; at the start " + Signed(e.unattributed_before));
-      if (e.launches >= (detail > 0 ? 1u : 64u << 20)) {
-        row("  of it", "", FormatBytes(e.launches),
-            "taken when kernels were first launched: their local memory and code");
+      // Local memory and code; worth a row where it is much of what is used.
+      if (e.launches != 0 && (detail > 0 || e.launches * 4 >= e.used)) {
+        row("  of it", "", FormatBytes(e.launches), "taken at the first launch of kernels");
       }
       row("used", FormatBytes(p.used), FormatBytes(e.used),
           "of " + FormatBytes(e.total != 0 ? e.total : p.total) + "; what nvidia-smi shows for the card");

@@ -291,7 +291,25 @@ class Findings(unittest.TestCase):
         teeth = [g for g in self.report(self.trace("SawTooth"))["growth"] if g["growth"] == "saw-tooth"]
         self.assertEqual(teeth[0]["remedy"], "the end of a phase")
 
+    def test_memory_that_kernels_took_after_the_last_reading_counts_as_used(self):
+        account = self.report(fixture("64_cuda_local_memory_footprint"))["accounts"][0]
+        taken = account["at_end"]["kernel_launches_bytes"]
+        self.assertGreater(taken, 512 << 20)
+        self.assertEqual(account["at_end"]["used_bytes"], account["at_end"]["unattributed_before_bytes"] + taken)
+
     # The text
+
+    def test_the_headline_of_a_leak_names_who_keeps_it(self):
+        _, text, _ = run(fixture("14_eval_logits_gathered_on_gpu"))
+        lines = text.splitlines()
+        self.assertTrue(lines[1].startswith("LEAK: "), text)
+        self.assertIn("kept by 14_eval_logits_gathered_on_gpu.logits_all", lines[2])
+
+    def test_what_frees_a_graph_is_said(self):
+        _, text, _ = run(fixture("12_recurrent_state_not_detached"))
+        self.assertIn("freed by: keeping .detach()", text)
+        _, text, _ = run(fixture("53_cupy_row_view_kept"))
+        self.assertIn("freed by: keeping a copy of the part", text)
 
     def test_a_healthy_run_fits_a_screen(self):
         for path in [fixture(name) for name in HEALTHY] + [self.trace("Healthy"), self.trace("NativeHealthy")]:
