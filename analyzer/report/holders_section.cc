@@ -113,12 +113,15 @@ void RolesText(const AnalyzedTrace& trace, TextWriter& out) {
     std::string line = "  Peak of " + DeviceText(peak.device) + " by role:";
     for (const auto& [bytes, name] : roles)
       line += (&name == &roles.front().second ? " " : ", ") + FormatBytes(bytes) + " " + std::string(name);
-    line += "; " + FormatPercent(peak.from_census, peak.bytes) + " seen by a census";
+    // What a census met without a role, and nothing else tells, is unknown: told by nobody.
+    const uint64_t rest = peak.bytes - std::min(peak.bytes, seen);
+    const uint64_t inferred = rest - std::min(rest, peak.by_role[static_cast<size_t>(MemoryRole::kUnknown)]);
+    line += "; " + FormatPercent(peak.from_census, peak.bytes) + " told by a census";
     if (peak.from_birth_place != 0)
       line += ", " + FormatPercent(peak.from_birth_place, peak.bytes) +
               " inferred from others born at the same place";
-    if (seen < peak.bytes)
-      line += ", " + FormatPercent(peak.bytes - seen, peak.bytes) + " from when it was born and who freed it";
+    if (inferred != 0)
+      line += ", " + FormatPercent(inferred, peak.bytes) + " from when it was born and who freed it";
     out.Line(line);
   }
 }

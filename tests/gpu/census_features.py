@@ -152,7 +152,7 @@ def judge_roles(report, stdout):
     got = peak["roles"]
     text = ", ".join(f"{role} {size / MIB:.1f} MiB" for role, size in got.items() if size)
     right = all(got[role] == size for role, size in want.items()) and sum(got.values()) == peak["bytes"]
-    return text + f"; of {peak['bytes'] / MIB:.1f} MiB {100 * peak['from_census'] / peak['bytes']:.0f} % seen by a census", right
+    return text + f"; of {peak['bytes'] / MIB:.1f} MiB {100 * peak['from_census'] / peak['bytes']:.0f} % told by a census", right
 
 
 def main():
