@@ -11,8 +11,13 @@ random:    blocks of random sizes taken and given back in random order; COUNT ×
 alloc:     torch.empty(1000) from 20 Python frames deep, COUNT × 256 of them and then their releases: nanoseconds for one
            allocation ("alloc"), for one release ("free") and for both ("value").
 
+counts:    what one step of `steady` calls: {name: times}, by tests/gpu/programs/hook_counts.c when that is preloaded and by
+           PyTorch's profiler; and the steps that this process has made. Nothing is measured after it.
+
 After the warm-up the request `pin M N` keeps the main thread and the autograd threads on core M and all others on core N, so
 that every process, the plain one like the others, has the same two cores. Garbage is collected between measurements, never within one."""
+import collections
+import ctypes
 import gc
 import json
 import os
@@ -35,6 +40,7 @@ if history == "python":
 elif history == "all":
     torch.cuda.memory._record_memory_history()
 models = {}
+steps_made = 0
 BATCH = 256
 
 
@@ -79,6 +85,8 @@ def shuffle_blocks(operations):
 
 
 def step(kind):
+    global steps_made
+    steps_made += 1
     wide = kind == "gpu_bound"
     width, layers, batch, length = (4096, 2, 16, 512) if wide else (512, 12, 4, 64)
     if wide not in models:
@@ -157,16 +165,46 @@ def alloc(count):
     return {"value": taken + given, "alloc": taken, "free": given, "pairs": count * BATCH}
 
 
+def hook_counts():
+    try:
+        function = ctypes.CDLL(None).hook_counts
+    except AttributeError:
+        return {}
+    text = ctypes.create_string_buffer(4096)
+    function(text, ctypes.c_size_t(len(text)))
+    return json.loads(text.value)
+
+
+def counts():
+    answer = {"value": 0, "steps": steps_made, "calls": {}, "profiler": {}}
+    before = hook_counts()
+    for _ in range(10):
+        step("steady")
+    answer["calls"] = {name: (count - before[name]) / 10 for name, count in hook_counts().items()}
+    if answer["calls"]:
+        try:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                step("steady")
+                torch.cuda.synchronize()
+            kinds = collections.Counter(event.name if event.name.startswith("cu") else "kernels, copies and fills" for event in profile.events())
+            answer["profiler"] = dict(kinds)
+        except Exception as error:
+            answer["profiler"] = {"failed: " + str(error)[:100]: 0}
+    return answer
+
+
 def main():
     for line in sys.stdin:
         kind, *numbers = line.split()
         if kind == "quit":
             break
-        count = int(numbers[0])
+        count = int(numbers[0]) if numbers else 0
         if kind == "pin":
             gc.collect()
             gc.freeze()
             answer = pin(count, int(numbers[1]))
+        elif kind == "counts":
+            answer = counts()
         elif kind == "alloc":
             answer = measured(lambda: alloc(count))
         elif kind == "random":
