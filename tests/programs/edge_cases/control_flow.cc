@@ -1,5 +1,4 @@
 // Exceptions, longjmp, signals, alternate stacks, errno.
-#include <cuda_runtime_api.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,6 +10,7 @@
 #include <stdexcept>
 
 #include "cases.h"
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 using namespace edge_cases;
 

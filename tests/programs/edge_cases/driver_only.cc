@@ -20,7 +20,7 @@ int main() {
 
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   constexpr size_t kUnit = size_t{2} << 20;
   CUdeviceptr range = 0;
   CUmemGenericAllocationHandle handles[3];

@@ -1,8 +1,8 @@
 // Every family of the runtime's and driver's functions, leaving a known set of allocations behind.
-#include <cuda_runtime_api.h>
 #include <stdio.h>
 
 #include "cases.h"
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 namespace {
 

@@ -3,7 +3,6 @@
 //
 // File: one 64 KiB-aligned area per thread: u64 count; then records { u64 address; i64 size (negative: freed)
 // }.
-#include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "cases.h"
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 namespace {
 

@@ -1,10 +1,10 @@
 // dlopen in all its forms, dlsym with its pseudo-handles, look-ups that fail.
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cases.h"
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 using namespace edge_cases;
 

@@ -1,9 +1,9 @@
 // edge_cases <plug-in> <case> [arguments]; without a case: the list of them.
-#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cases.h"
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 namespace edge_cases {
 

@@ -1,6 +1,7 @@
 // A library that is opened and closed, and allocates through its own runtime.
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
+
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 extern "C" {
 

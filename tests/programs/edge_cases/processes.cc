@@ -1,5 +1,4 @@
 // fork, vfork, exec and spawn, before and after CUDA is up.
-#include <cuda_runtime_api.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "cases.h"
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 extern char** environ;
 

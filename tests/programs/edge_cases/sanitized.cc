@@ -1,12 +1,13 @@
 // A program that was built with a sanitizer of its own, as people do to their CUDA extensions. The
 // sanitizer's first act is to look up libc's functions with dlsym, before any constructor and before its own
 // interceptors work.
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <cstdio>
 #include <cstring>
 #include <thread>
+
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 int main() {
   char* text = new char[16];

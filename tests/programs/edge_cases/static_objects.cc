@@ -1,7 +1,8 @@
 // Allocations before main and after it.
-#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "tests/simulated_cuda/newest_cuda_runtime.h"
 
 namespace {
 

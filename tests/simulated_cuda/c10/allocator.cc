@@ -1,13 +1,12 @@
 // Dispatch to the allocator of a device or to one of the other back-ends.
 #include "allocator.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
 #include "device_allocator.h"
+#include "newest_cuda_runtime.h"
 
 namespace c10::cuda::allocator {
 namespace {

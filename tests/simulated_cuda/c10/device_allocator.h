@@ -1,8 +1,6 @@
 // The caching allocator of one device: blocks carved from segments, best fit per stream, split and merged.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -14,6 +12,7 @@
 
 #include "allocator.h"
 #include "expandable.h"
+#include "newest_cuda_runtime.h"
 #include "settings.h"
 
 namespace c10::cuda::allocator {

@@ -1,6 +1,6 @@
 #include "expandable.h"
 
-#include <cuda.h>
+#include "newest_cuda.h"
 
 namespace c10::cuda::allocator {
 namespace {
@@ -62,7 +62,7 @@ bool ExpandableSegment::Map(uint64_t address, size_t size) {
   for (uint64_t at = address; at < address + size; at += unit_) {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_}};
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
     CUmemGenericAllocationHandle handle = 0;
     if (Driver().create(&handle, unit_, &properties, 0) != CUDA_SUCCESS) {
       if (at != address) Unmap(address, at - address);
@@ -71,7 +71,7 @@ bool ExpandableSegment::Map(uint64_t address, size_t size) {
     Driver().map(at, unit_, 0, handle, 0);
     handles_[at] = handle;
   }
-  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {device_}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device_}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   Driver().set_access(address, size, &access, 1);
   return true;
 }

@@ -2,11 +2,11 @@
 // driver functions come through cudaGetDriverEntryPointByVersion, as in PyTorch.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <map>
+
+#include "newest_cuda_runtime.h"
 
 namespace c10::cuda::allocator {
 

@@ -170,7 +170,7 @@ EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NO
   if (node == nullptr || node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return CUDA_ERROR_INVALID_VALUE;
   *out = {};
   out->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  out->poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {node->device}};
+  out->poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, node->device};
   out->bytesize = node->size;
   out->dptr = node->address;
   return CUDA_SUCCESS;

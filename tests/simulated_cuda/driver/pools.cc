@@ -234,7 +234,6 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr*, CUmemoryPool, CUmemPoolPtrE
   DRIVER_CALL();
   return CUDA_ERROR_NOT_SUPPORTED;
 }
-#if CUDA_VERSION >= 13000
 EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType) {
   DRIVER_CALL();
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
@@ -256,4 +255,3 @@ EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType, CU
   DeviceAt(location->id).current_pool = pool;
   return CUDA_SUCCESS;
 }
-#endif

@@ -2,10 +2,6 @@
 // guards it all.
 #pragma once
 
-// Makes cuda.h declare every ABI version of a function under its exported name.
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +12,10 @@
 
 #include "ledger.h"
 #include "simulated_cuda.h"
+
+// Makes cuda.h declare every ABI version of a function under its exported name.
+#define __CUDA_API_VERSION_INTERNAL
+#include "newest_cuda.h"
 
 // First line of every driver function: counts the call and refuses it before cuInit and in a child of a
 // process that had CUDA up, as the real driver does.

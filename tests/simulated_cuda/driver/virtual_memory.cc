@@ -11,6 +11,7 @@ using namespace simulated_cuda;
 namespace {
 
 constexpr size_t kGranularity = 2 * kMiB;
+constexpr int kFabricHandles = 0x8;  // CU_MEM_HANDLE_TYPE_FABRIC (cuda.h 12.3)
 
 struct Physical {
   size_t size;
@@ -97,7 +98,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size,
     return CUDA_ERROR_INVALID_VALUE;
   }
   // Machines without a fabric refuse such handles; frameworks try them first and go on.
-  if (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
+  if (properties->requestedHandleTypes & kFabricHandles) return CUDA_ERROR_NOT_PERMITTED;
   const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   const int device = on_device ? properties->location.id : -1;
   if (on_device && (device < 0 || device >= GetState().device_count)) return CUDA_ERROR_INVALID_DEVICE;

@@ -1,6 +1,6 @@
 // libcublasLt.so.13: carries a static runtime whose symbols nobody outside sees, and takes the memory that
 // the real one was seen to take: 131,072 and 1,024 bytes with the handle, 64 MiB with the first product.
-#include <cuda_runtime_api.h>
+#include "newest_cuda_runtime.h"
 
 extern "C" {
 

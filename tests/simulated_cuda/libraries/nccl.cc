@@ -1,6 +1,6 @@
 // libnccl.so.2: a communicator takes buffers by cudaMalloc and by cuMemCreate from its static runtime.
-#include <cuda.h>
-#include <cuda_runtime_api.h>
+#include "newest_cuda.h"
+#include "newest_cuda_runtime.h"
 
 extern "C" {
 
@@ -48,7 +48,7 @@ __attribute__((visibility("default"))) int ncclCommInitRank(ncclComm** out, int,
   const VirtualMemory v = Load();
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   if (v.create(&comm->physical, kMapped, &properties, 0) != CUDA_SUCCESS) return 1;
   if (v.reserve(&comm->mapping, kMapped, 0, 0, 0) != CUDA_SUCCESS) return 1;
   v.map(comm->mapping, kMapped, 0, comm->physical, 0);

@@ -1,8 +1,7 @@
 // torch.cuda: statistics, streams, graphs, pools.
-#include <cuda_runtime_api.h>
-
 #include "c10/allocator.h"
 #include "module.h"
+#include "newest_cuda_runtime.h"
 
 namespace simulated_torch {
 namespace {

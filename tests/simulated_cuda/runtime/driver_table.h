@@ -3,8 +3,9 @@
 #pragma once
 
 #define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
-#include <cuda_runtime_api.h>
+#include "newest_cuda.h"
+#undef __CUDA_API_VERSION_INTERNAL
+#include "newest_cuda_runtime.h"
 
 namespace simulated_cudart {
 

@@ -81,11 +81,10 @@ EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 EXPORT cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
   RUNTIME_CALL();
-  CUmemPoolProps driver_properties{};
-  driver_properties.allocType = static_cast<CUmemAllocationType>(properties->allocType);
-  driver_properties.location = {static_cast<CUmemLocationType>(properties->location.type),
-                                {properties->location.id}};
-  driver_properties.maxSize = properties->maxSize;
+  // The same structure on both levels; its later fields depend on the headers' version.
+  CUmemPoolProps driver_properties;
+  static_assert(sizeof driver_properties == sizeof *properties);
+  __builtin_memcpy(&driver_properties, properties, sizeof driver_properties);
   return Result(driver.cuMemPoolCreate(pool, &driver_properties));
 }
 EXPORT cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
@@ -131,7 +130,7 @@ EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t g
   RUNTIME_CALL();
   CUDA_MEM_ALLOC_NODE_PARAMS driver_parameters{};
   driver_parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  driver_parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {parameters->poolProps.location.id}};
+  driver_parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, parameters->poolProps.location.id};
   driver_parameters.bytesize = parameters->bytesize;
   const CUresult result = driver.cuGraphAddMemAllocNode(node, graph, after, count, &driver_parameters);
   parameters->dptr = reinterpret_cast<void*>(driver_parameters.dptr);

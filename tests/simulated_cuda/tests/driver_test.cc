@@ -1,6 +1,4 @@
 // The simulated driver itself: reference counts, pools, graph memory, version resolution, accounting.
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +6,9 @@
 #include <vector>
 
 #include "driver/simulated_cuda.h"
+
+#define __CUDA_API_VERSION_INTERNAL
+#include "newest_cuda.h"
 
 namespace {
 
@@ -33,7 +34,7 @@ class DriverTest : public testing::Test {
 CUmemAllocationProp OnDevice() {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   return properties;
 }
 
@@ -130,7 +131,7 @@ TEST_F(DriverTest, PoolsKeepMemoryUntilASynchronization) {
 TEST_F(DriverTest, ADestroyedPoolLivesUntilItsLastAllocation) {
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   CUmemoryPool pool = nullptr;
   CUdeviceptr a = 0;
   ASSERT_EQ(cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);

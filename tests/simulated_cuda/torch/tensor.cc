@@ -1,10 +1,10 @@
 #include "tensor.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <atomic>
 
 #include "c10/allocator.h"
+#include "newest_cuda_runtime.h"
 
 namespace at {
 namespace {
