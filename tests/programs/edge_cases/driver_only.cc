@@ -1,7 +1,8 @@
 // Linked with libcuda itself: no runtime in the process.
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
 #include <stdio.h>
+
+#define __CUDA_API_VERSION_INTERNAL
+#include "tests/simulated_cuda/newest_cuda.h"
 
 int main() {
   CUdevice device = 0;
