@@ -105,8 +105,6 @@ find_cuda_headers() {
     return 0
   done
   scripts/fetch_cuda_headers.sh
-  say "headers of CUDA 11.8 build the shim and the analyzer; the simulated CUDA of the tests and of the demo without a card" \
-    "needs those of 13.0 (docs/building.md)"
 }
 
 command -v apt-get >/dev/null || fail "only Debian 12 and Ubuntu 24.04 are set up by this script (no apt-get here); see docs/building.md for what is needed"
