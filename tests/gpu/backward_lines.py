@@ -133,7 +133,8 @@ def main():
             continue
         counts, without, wrong = truth
         ordinary, ordinary_without = plain
-        good = (counts["wrong"] == 0 and counts["right"] > 0 and counts["with a line"] >= 0.99 * counts["in a node"]
+        # What users get is the ordinary run; anomaly mode, which changes how the engine runs, is there to find wrong lines.
+        good = (counts["wrong"] == 0 and counts["right"] > 0
                 and ordinary["with a line"] >= 0.99 * ordinary["backward"] > 0)
         bad += not good
         rows.append([model, counts["in a node"], percent(counts["with a line"], counts["in a node"]), counts["right"],
@@ -143,7 +144,7 @@ def main():
     facts = common.machine()
     table = ["# Backward allocations and their forward lines", "", "; ".join(f"{k} {v}" for k, v in facts.items() if v), "",
              common.markdown_table(["model", "allocations in a node", "carry a line", "as anomaly mode says", "wrong",
-                                    "ordinary run: backward, carry a line", "without a line", "≥ 99 % and none wrong"], rows), ""]
+                                    "ordinary run: backward, carry a line", "without a line", "ordinary run ≥ 99 %, none wrong"], rows), ""]
     print("\n".join(table))
     for model, detail in details.items():
         for example in detail["wrong"]:
