@@ -4,7 +4,9 @@
 # libgpumemtrace.so and gpumem-analyze (scripts/package.sh makes them; they may be copied here without a build).
 #
 #   scripts/gpu_acceptance.sh [part …] [-- options]
-#     parts:   torch features jax cupy cuda   traced bytes against the framework's own, same output with and without the shim
+#     parts:   torch features company jax cupy cuda   traced bytes against the framework's own, same output with and
+#                                    without the shim (company: with other tools in the process)
+#              lines                 forward lines of backward allocations, against anomaly mode
 #              cases                 programs with ground truth: verdict, bytes per step, line, holder
 #              overhead              what the shim costs a training step, beside PyTorch's own history
 #              all                   (default) every part
@@ -18,29 +20,30 @@ cd "$(dirname "$0")/.." || exit
 parts=() cases=() overhead=() options=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    torch | features | jax | cupy | cuda | cases | overhead) parts+=("$1") ;;
-    all) parts+=(torch features jax cupy cuda cases overhead) ;;
+    torch | features | company | jax | cupy | cuda | lines | cases | overhead) parts+=("$1") ;;
+    all) parts+=(torch features company jax cupy cuda lines cases overhead) ;;
     --) ;;
     --cases | --truth) cases+=("$1" "$2"); shift ;;
     --compare) cases+=("$1") ;;
     --rounds | --seconds | --size-seconds | --kind) overhead+=("$1" "$2"); shift ;;
     --dist | --out | --work | --jobs | --timeout | --only) options+=("$1" "$2"); shift ;;
-    *) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 64 ;;
+    *) sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 64 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(torch features jax cupy cuda cases overhead)
+[ ${#parts[@]} -gt 0 ] || parts=(torch features company jax cupy cuda lines cases overhead)
 
 failed=0
 frameworks=()
 for part in "${parts[@]}"; do
-  case "$part" in torch | features | jax | cupy | cuda) frameworks+=("$part") ;; esac
+  case "$part" in torch | features | company | jax | cupy | cuda) frameworks+=("$part") ;; esac
 done
 if [ ${#frameworks[@]} -gt 0 ]; then
   python3 tests/gpu/acceptance.py "${frameworks[@]}" ${options[@]+"${options[@]}"} || failed=1
 fi
 for part in "${parts[@]}"; do
   case "$part" in
+    lines) python3 tests/gpu/backward_lines.py ${options[@]+"${options[@]}"} || failed=1 ;;
     cases) python3 tests/gpu/cases.py ${cases[@]+"${cases[@]}"} ${options[@]+"${options[@]}"} || failed=1 ;;
     overhead) python3 tests/gpu/overhead.py ${overhead[@]+"${overhead[@]}"} ${options[@]+"${options[@]}"} || failed=1 ;;
   esac
