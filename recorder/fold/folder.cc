@@ -13,7 +13,7 @@ namespace {
 
 // A packet has less than 512 KiB (trace.proto).
 constexpr size_t kMostPacket = size_t{512} << 10;
-constexpr size_t kReadAhead = size_t{1} << 20;
+constexpr size_t kReadAhead = size_t{256} << 10;
 // What a part of a window may hold, before compression.
 constexpr size_t kMostPart = size_t{256} << 10;
 constexpr size_t kMostEventColumns = size_t{160} << 10;
@@ -23,6 +23,8 @@ constexpr size_t kManyKept = size_t{1} << 15;
 constexpr size_t kMostKept = size_t{1} << 16;
 constexpr size_t kManyHeld = size_t{1} << 20;
 constexpr size_t kMostHeld = size_t{4} << 20;
+// Memory that goes on from window to window.
+constexpr size_t kLittleHeld = size_t{256} << 10;
 // Definitions longer than this are compressed.
 constexpr size_t kCompressDefinitions = 1024;
 // Traces with folded windows.
@@ -168,6 +170,7 @@ int Folder::Turn(size_t bytes) {
   if (folded_size_ == 0) {
     folded_size_ = to_.size();
     input_.Clear();
+    input_.Trim(0);
     input_used_ = 0;
   }
   return 1;
@@ -221,12 +224,15 @@ int Folder::CopyStretch(const Step& step, size_t group) {
 }
 
 void Folder::ClearWindow() {
-  definitions_.Clear();
-  others_.Clear();
-  timed_bytes_.Clear();
-  timed_.Clear();
   statistics_.Clear();
   positions_.Clear();
+  timed_.Clear();
+  timed_.Trim(kLittleHeld);
+  // One window with much in it shall not make all that follow take as much memory.
+  for (ByteBuffer* buffer : {&definitions_, &others_, &timed_bytes_}) {
+    buffer->Clear();
+    buffer->Trim(kLittleHeld);
+  }
 }
 
 int Folder::CopyTail(uint64_t size, size_t bytes) {
@@ -437,7 +443,7 @@ size_t Folder::WholeFields(const ByteBuffer& from, size_t begin, size_t most) {
 }
 
 int Folder::EndWindow(const Step& step) {
-  if (!window_.Compact()) return -ENOMEM;
+  window_.Compact();
   if (definitions_.failed() || others_.failed() || timed_bytes_.failed() || statistics_.failed())
     return -ENOMEM;
   size_t definition = 0;

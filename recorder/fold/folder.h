@@ -12,6 +12,7 @@
 #include <span>
 
 #include "recorder/file/trace_file.h"
+#include "recorder/fold/columns.h"
 #include "recorder/fold/window.h"
 #include "recorder/memory/array.h"
 #include "recorder/writer/byte_buffer.h"

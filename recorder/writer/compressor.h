@@ -1,4 +1,4 @@
-// zstd in memory of our own, set aside once.
+// zstd in memory of our own.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,12 @@ class Compressor {
   bool Compress(std::span<const uint8_t> bytes, ByteBuffer& out);
 
  private:
+  // Sets memory aside for so many bytes at a time. False: there is none.
+  bool Prepare(size_t bytes);
+
   void* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
+  size_t most_ = 0;
   ZSTD_CCtx_s* context_ = nullptr;
 };
 

@@ -17,6 +17,8 @@ namespace columns = event_columns;
 // A stack that asks for more distinct sizes than this sends the size with each event: a site costs about
 // ten bytes once, a size two or three bytes each time.
 constexpr uint32_t kMostSizes = 256;
+// With more sites than this a new size makes none at all, so that they stay bounded by the stacks.
+constexpr size_t kManySites = size_t{1} << 18;
 // PyTorch's caching allocator rounds blocks to 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 constexpr uint8_t kBlockShift = 9;
 constexpr int32_t kMostDevices = 4096;
@@ -33,27 +35,32 @@ constexpr size_t kLeastCompressed = 48;
 }  // namespace
 
 uint64_t EventEncoder::SiteKey::Hash() const {
-  uint64_t hash = Mix(stream);
-  hash = Combine(hash, size);
-  hash = Combine(hash, uint64_t{thread} << 32 | native_stack);
-  hash = Combine(hash, uint64_t{python_stack} << 32 | forward_stack);
-  hash = Combine(hash, uint64_t{static_cast<uint32_t>(result)} << 32 | static_cast<uint32_t>(device));
-  return Combine(hash, uint64_t{api} << 48 | uint64_t{flags} << 32 | uint64_t{kind} << 24 |
-                           uint64_t{space} << 16 | uint64_t{address_shift} << 8 | size_varies);
+  uint64_t hash = Mix(size);
+  hash = Combine(hash, uint64_t{native_stack} << 32 | python_stack);
+  hash = Combine(hash, uint64_t{forward_stack} << 32 | owner);
+  return Combine(hash, uint64_t{static_cast<uint16_t>(device)} << 48 | uint64_t{api} << 32 |
+                           uint64_t{flags} << 16 | uint64_t{space} << 8 | uint64_t{kind} << 2 |
+                           uint64_t{shifted} << 1 | size_varies);
 }
 
-bool EventEncoder::TooManySizes(SiteKey key) {
-  key.size = 0;
-  key.size_varies = 1;
-  const uint64_t hash = key.Hash();
-  const uint32_t id = size_count_index_.Find(
-      hash, [&](uint32_t candidate) { return size_counts_[candidate - 1].hash == hash; });
-  if (id != 0) return ++size_counts_[id - 1].sizes > kMostSizes;
-  if (size_counts_.Push({hash, 1, 0})) {
-    size_count_index_.Insert(hash, static_cast<uint32_t>(size_counts_.size()),
-                             [&](uint32_t old) { return size_counts_[old - 1].hash; });
+uint32_t EventEncoder::FindOwner(const Owner& owner) {
+  // Mostly that of the event before.
+  if (last_owner_ != 0 && owners_[last_owner_ - 1] == owner) return last_owner_;
+  const uint64_t hash = owner.Hash();
+  uint32_t id = owner_index_.Find(hash, [&](uint32_t candidate) { return owners_[candidate - 1] == owner; });
+  if (id == 0) {
+    if (!owners_.Push(owner)) return 0;
+    id = static_cast<uint32_t>(owners_.size());
+    if (!owner_index_.Insert(hash, id, [&](uint32_t old) { return owners_[old - 1].Hash(); })) return 0;
   }
-  return false;
+  return last_owner_ = id;
+}
+
+bool EventEncoder::HasMore(Site& site) {
+  if (site.more != 0) return true;
+  if (!more_.Push({})) return false;
+  site.more = static_cast<uint32_t>(more_.size());
+  return true;
 }
 
 uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
@@ -64,10 +71,14 @@ uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
     uint32_t id =
         site_index_.Find(hash, [&](uint32_t candidate) { return sites_[candidate - 1].key == key; });
     if (id == 0) {
-      if (key.size != 0 && TooManySizes(key)) {
-        key.size = 0;
-        key.size_varies = 1;
-        continue;
+      if (key.size != 0) {
+        SiteKey varying = key;
+        varying.size = 0;
+        varying.size_varies = 1;
+        if (size_counts_.Add(varying.Hash()) > kMostSizes || sites_.size() >= kManySites) {
+          key = varying;
+          continue;
+        }
       }
       Site site{};
       site.key = key;
@@ -78,8 +89,8 @@ uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
     Site& site = sites_[id - 1];
     if (site.restart != restarts_) {
       site.restart = restarts_;
-      site.last_address = site.last_size = 0;
-      if (site.arguments != 0) arguments_[site.arguments - 1] = {};
+      site.last_address = 0;
+      site.more = 0;
       DefineSite(id, key);
     }
     return id;
@@ -87,6 +98,7 @@ uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
 }
 
 void EventEncoder::DefineSite(uint32_t id, const SiteKey& key) {
+  const Owner& owner = owners_[key.owner - 1];
   const char* api = key.api < api_names_.size() ? api_names_[key.api] : "";
   const uint32_t api_id = dictionary_.String({api, strlen(api)});
   message_.Clear();
@@ -96,14 +108,14 @@ void EventEncoder::DefineSite(uint32_t id, const SiteKey& key) {
   if (key.space != 0) message.add_enum(fields::kSiteSpace, key.space);
   if (api_id != 0) message.add_uint32(fields::kSiteApi, api_id);
   if (key.device != 0) message.add_sint32(fields::kSiteDevice, key.device);
-  if (key.thread != 0) message.add_uint32(fields::kSiteThread, key.thread);
-  if (key.stream != 0) message.add_uint64(fields::kSiteStream, key.stream);
+  if (owner.thread != 0) message.add_uint32(fields::kSiteThread, owner.thread);
+  if (owner.stream != 0) message.add_uint64(fields::kSiteStream, owner.stream);
   if (key.size != 0) message.add_uint64(fields::kSiteSize, key.size);
   if (key.native_stack != 0) message.add_uint32(fields::kSiteNativeStack, key.native_stack);
   if (key.python_stack != 0) message.add_uint32(fields::kSitePythonStack, key.python_stack);
   if (key.forward_stack != 0) message.add_uint32(fields::kSiteForwardStack, key.forward_stack);
-  if (key.result != 0) message.add_sint32(fields::kSiteResult, key.result);
-  if (key.address_shift != 0) message.add_uint32(fields::kSiteAddressShift, key.address_shift);
+  if (owner.result != 0) message.add_sint32(fields::kSiteResult, owner.result);
+  if (key.shifted != 0) message.add_uint32(fields::kSiteAddressShift, kBlockShift);
   if (key.flags != 0) message.add_uint32(fields::kSiteFlags, key.flags);
   if (key.size_varies != 0) message.add_bool(fields::kSiteSizeVaries, true);
   ProtoWriter(dictionary_.pending_sites())
@@ -114,6 +126,7 @@ void EventEncoder::Begin(bool restart) {
   restart_ = restart;
   if (restart) {
     ++restarts_;
+    more_.Clear();
     PreparePrediction();
   }
   count_ = 0;
@@ -147,21 +160,20 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   const StackIds stack = dictionary_.FindStack(event.stack);
 
   SiteKey key{};
-  key.stream = optional[2];
   key.size = event.size;
-  key.thread = thread;
   key.native_stack = stack.native;
   key.python_stack = stack.python;
   key.forward_stack = dictionary_.FindStack(optional[3]).python;
-  key.result = static_cast<int32_t>(optional[4]);
   key.device = event.device;
   key.api = event.api;
   key.flags = event.header.flags;
-  key.kind = static_cast<uint8_t>(kind);
+  key.kind = static_cast<uint8_t>(kind) & 63;
   key.space = event.space;
   const bool block = columns::HasTotals(kind);
   constexpr uint64_t kBlockMask = (uint64_t{1} << kBlockShift) - 1;
-  key.address_shift = block && (event.address & kBlockMask) == 0 ? kBlockShift : 0;
+  key.shifted = block && (event.address & kBlockMask) == 0;
+  key.owner = FindOwner({optional[2], thread, static_cast<int32_t>(optional[4])});
+  if (key.owner == 0 || kind != key.kind) return false;
   if (event.device < -1 || event.device >= kMostDevices) return false;
   if (block && !devices_.Resize(std::max<size_t>(devices_.size(), static_cast<size_t>(event.device) + 2))) {
     return false;
@@ -192,15 +204,14 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   const uint32_t id = FindSite(key, expected.site);
   if (id == 0) return false;
   Site& site = sites_[id - 1];
-  if (!block && site.arguments == 0) {
-    if (!arguments_.Push({})) return false;
-    site.arguments = static_cast<uint32_t>(arguments_.size());
-  }
+  const bool has_size = site.key.size_varies != 0 || (kind == columns::kBlockFree && !known);
+  if ((!block || has_size) && !HasMore(site)) return false;
   const bool begins =
       columns::BeginsObject(kind) || kind == static_cast<uint32_t>(EventKind::kPhysicalCreate);
   if (begins && !failed) {
     const uint32_t number = BookOf(key);
-    live_.Insert({event.address, next_index_, event.sequence, event.size, kind, number});
+    live_.Insert({event.address, next_index_, event.sequence, event.size, static_cast<uint16_t>(kind),
+                  static_cast<uint16_t>(number)});
     if (number != 0) {
       Book& book = books_[number - 1];
       book.bytes += event.size;
@@ -231,13 +242,14 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
     Put(kLive, predicts_ ? ZigZag(static_cast<int64_t>(distance - expected.distance)) : distance);
   }
   if (columns::HasAddress(kind) || (columns::HasLive(kind) && !known)) {
-    const uint64_t address = event.address >> site.key.address_shift;
+    const uint64_t address = event.address >> (site.key.shifted != 0 ? kBlockShift : 0);
     Put(kAddress, ZigZag(static_cast<int64_t>(address - site.last_address)));
     site.last_address = address;
   }
-  if (site.key.size_varies != 0 || (kind == columns::kBlockFree && !known)) {
-    Put(kSize, ZigZag(static_cast<int64_t>(event.size - site.last_size)));
-    site.last_size = event.size;
+  if (has_size) {
+    More& more = more_[site.more - 1];
+    Put(kSize, ZigZag(static_cast<int64_t>(event.size - more.last_size)));
+    more.last_size = event.size;
   }
   if (block) {
     DeviceTotals& totals = devices_[static_cast<size_t>(event.device + 1)];
@@ -257,7 +269,7 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
       live_block_bytes_ -= birth.size;
     }
   } else {
-    uint64_t* last = arguments_[site.arguments - 1].last;
+    uint64_t* last = more_[site.more - 1].last_argument;
     for (unsigned i = 0; i < 2; ++i) {
       Put(i == 0 ? kArgument0 : kArgument1, ZigZag(static_cast<int64_t>(optional[i] - last[i])));
       last[i] = optional[i];
@@ -308,6 +320,7 @@ uint32_t EventEncoder::BookOf(const SiteKey& key) {
   for (size_t i = 0; i < books_.size(); ++i) {
     if (books_[i].device == device && books_[i].blocks == blocks) return static_cast<uint32_t>(i + 1);
   }
+  if (books_.size() == UINT16_MAX) return 0;
   return books_.Push({device, blocks, 0, 0, 0}) ? static_cast<uint32_t>(books_.size()) : 0;
 }
 

@@ -13,6 +13,7 @@
 #include "recorder/writer/compressor.h"
 #include "recorder/writer/dictionary.h"
 #include "recorder/writer/live_table.h"
+#include "recorder/writer/size_counts.h"
 
 namespace gpumemtrace::recorder {
 
@@ -49,42 +50,48 @@ class EventEncoder {
   void HighestMoments(Array<uint64_t>& indices) const;
 
  private:
+  // Sites and their keys are so small because there may be hundreds of thousands.
   struct SiteKey {
-    uint64_t stream;
     uint64_t size;
-    uint32_t thread;
     uint32_t native_stack;
     uint32_t python_stack;
     uint32_t forward_stack;
-    int32_t result;
-    int32_t device;
+    // Place in owners_ + 1.
+    uint32_t owner;
+    int16_t device;
     uint16_t api;
     uint16_t flags;
-    uint8_t kind;
     uint8_t space;
-    uint8_t address_shift;
-    uint8_t size_varies;
+    uint8_t kind : 6;
+    // The address is in units of 1 << kBlockShift.
+    uint8_t shifted : 1;
+    uint8_t size_varies : 1;
 
     uint64_t Hash() const;
     bool operator==(const SiteKey&) const = default;
   };
+  static_assert(sizeof(SiteKey) == 32);
+  // In what few sites differ.
+  struct Owner {
+    uint64_t stream;
+    uint32_t thread;
+    int32_t result;
+
+    uint64_t Hash() const { return Combine(Combine(Mix(stream), thread), static_cast<uint32_t>(result)); }
+    bool operator==(const Owner&) const = default;
+  };
   struct Site {
     SiteKey key;
     uint64_t last_address;
-    uint64_t last_size;
     // The restart (counted from 1) after which it was last defined, and for which the predictors hold.
     uint32_t restart;
-    // Place of its last arguments in arguments_, plus 1; 0 = none yet. Blocks, the most of all sites, have
-    // none.
-    uint32_t arguments;
+    // Place of the rest of its predictors in more_, plus 1; 0 = none since then. Blocks whose size does not
+    // vary, the most of all sites, have none.
+    uint32_t more;
   };
-  struct Arguments {
-    uint64_t last[2];
-  };
-  struct SizeCount {
-    uint64_t hash;
-    uint32_t sizes;
-    uint32_t reserved;
+  struct More {
+    uint64_t last_size;
+    uint64_t last_argument[2];
   };
   struct DeviceTotals {
     uint64_t restart;
@@ -119,7 +126,10 @@ class EventEncoder {
   // Place of the book of such an object in books_ + 1; 0 = none.
   uint32_t BookOf(const SiteKey& key);
   void DefineSite(uint32_t id, const SiteKey& key);
-  bool TooManySizes(SiteKey key);
+  // Its place in owners_ + 1; 0: no memory.
+  uint32_t FindOwner(const Owner& owner);
+  // False: no memory.
+  bool HasMore(Site& site);
   void PreparePrediction();
   void Put(Column column, uint64_t value) {
     const size_t before = columns_[column].size();
@@ -132,10 +142,12 @@ class EventEncoder {
   const std::span<const char* const> api_names_;
 
   Array<Site> sites_;
-  Array<Arguments> arguments_;
+  Array<More> more_;
   HashIndex site_index_;
-  Array<SizeCount> size_counts_;
-  HashIndex size_count_index_;
+  Array<Owner> owners_;
+  HashIndex owner_index_;
+  uint32_t last_owner_ = 0;
+  SizeCounts size_counts_;
   LiveTable live_;
   // By ordinal + 1.
   Array<DeviceTotals> devices_;

@@ -16,9 +16,9 @@ struct LiveObject {
   uint64_t sequence;
   uint64_t size;
   // EventKind of that event; 0 = empty slot.
-  uint32_t kind;
+  uint16_t kind;
   // For whoever inserts it.
-  uint32_t tag;
+  uint16_t tag;
 };
 
 class LiveTable {

@@ -63,28 +63,44 @@ int Writer::Start(std::span<const uint8_t> header) {
 
 // --- collecting ---
 
-void Writer::Collect(Order order) {
+void Writer::BeginDrain() {
   const uint32_t rings = context_.rings.size();
   while (states_.size() < rings) {
     void* memory = MapPages(sizeof(RingState));
     if (memory == nullptr || !states_.Push(new (memory) RingState)) break;
   }
-  items_.Clear();
-  fullest_ = 0;
-  // First the numbers given out, then what each thread may still write below, then what it has written: an
-  // event below `watermark` that is not in a ring now cannot come any more.
-  uint64_t watermark = context_.next_sequence.load(std::memory_order_seq_cst);
+  // First the numbers given out, then what each thread may still write below, then what it has written.
+  watermark_ = context_.next_sequence.load(std::memory_order_seq_cst);
   for (uint32_t place = 0; place < states_.size(); ++place) {
     Ring& ring = context_.rings[place].ring;
-    watermark = std::min(watermark, ring.Pending().load(std::memory_order_seq_cst));
-    RingState& state = State(place);
-    state.head = ring.HeadPosition();
-    const uint64_t waiting = (state.head - ring.TailPosition()) * 256 / ring.capacity();
-    fullest_ = std::max(fullest_, static_cast<uint32_t>(waiting));
+    watermark_ = std::min(watermark_, ring.Pending().load(std::memory_order_seq_cst));
+    State(place).goal = ring.HeadPosition();
   }
-  for (uint32_t place = 0; place < states_.size(); ++place) Parse(State(place), place);
-  if (order == Order::kEverything) return;
+}
 
+bool Writer::Collect(Order order, size_t most) {
+  items_.Clear();
+  size_t waiting = 0;
+  for (uint32_t place = 0; place < states_.size(); ++place) {
+    waiting += context_.rings[place].ring.TailPosition() != State(place).goal;
+  }
+  bool more = false;
+  uint64_t least_left = ~uint64_t{0};
+  for (uint32_t place = 0; place < states_.size(); ++place) {
+    RingState& state = State(place);
+    Parse(state, place, waiting == 0 ? most : most / waiting + 1);
+    more |= state.head != state.goal;
+    least_left = std::min(least_left, state.least_left);
+  }
+  if (order == Order::kExact) {
+    WaitFrom(std::min(watermark_, least_left));
+  } else if (more) {
+    WaitFrom(least_left);
+  }
+  return more;
+}
+
+void Writer::WaitFrom(uint64_t watermark) {
   // Records of a ring leave it in their order. Where one must wait, those behind it wait too, and everything
   // with a greater number than theirs.
   for (bool changed = true; changed;) {
@@ -95,23 +111,26 @@ void Writer::Collect(Order order) {
       while (cut < state->count && items[cut].sequence < watermark) ++cut;
       if (cut == state->count) continue;
       state->count = cut;
-      if (items[cut].least_to_come < watermark) {
-        watermark = items[cut].least_to_come;
+      for (uint32_t i = cut; i < state->total; ++i) {
+        if (items[i].sequence >= watermark) continue;
+        watermark = items[i].sequence;
         changed = true;
       }
     }
   }
 }
 
-void Writer::Parse(RingState& state, uint32_t place) {
+void Writer::Parse(RingState& state, uint32_t place, size_t most) {
   Ring& ring = context_.rings[place].ring;
   state.first = items_.size();
   state.total = state.prefix = state.taken = 0;
-  const uint64_t tail = ring.TailPosition();
-  state.position = tail;
-  uint32_t thread = state.ThreadBefore(tail);
-  for (uint64_t position = tail; position < state.head;) {
+  state.least_left = ~uint64_t{0};
+  state.base = state.position = ring.TailPosition();
+  state.head = state.goal;
+  for (uint64_t position = state.base; position < state.goal;) {
     const RecordHeader& record = *ring.At(position);
+    // Behind the batch only the numbers count, and definitions, which an event of another ring may need.
+    const bool left = position >= state.head;
     const bool is_new = position >= state.parsed;
     switch (record.kind) {
       case RecordKind::kThread:
@@ -119,7 +138,6 @@ void Writer::Parse(RingState& state, uint32_t place) {
           const auto& named = reinterpret_cast<const ring_file::ThreadRecord&>(record);
           state.threads.Push({position, dictionary_.Thread(named.tid, named.name), 0});
         }
-        thread = state.ThreadBefore(position + 1);
         break;
       case RecordKind::kEvent:
       case RecordKind::kMark:
@@ -129,8 +147,11 @@ void Writer::Parse(RingState& state, uint32_t place) {
         const uint64_t sequence = record.kind == RecordKind::kEvent
                                       ? reinterpret_cast<const ring_file::EventRecord&>(record).sequence
                                       : reinterpret_cast<const ring_file::MarkRecord&>(record).sequence;
-        if (items_.Push({sequence, 0, position, thread, static_cast<uint16_t>(place), false})) {
-          ++state.total;
+        if (left) {
+          state.least_left = std::min(state.least_left, sequence);
+        } else if (items_.Push({sequence, static_cast<uint32_t>(position - state.base),
+                                static_cast<uint16_t>(place), false})) {
+          if (++state.total >= most) state.head = position + record.bytes;
         } else {
           context_.losses.Add(LossCause::kFormat, 1);
         }
@@ -141,14 +162,8 @@ void Writer::Parse(RingState& state, uint32_t place) {
     }
     position += record.bytes;
   }
-  state.parsed = std::max(state.parsed, state.head);
+  state.parsed = std::max(state.parsed, state.goal);
   state.count = state.total;
-  uint64_t least = ~uint64_t{0};
-  for (uint32_t i = state.total; i > 0; --i) {
-    Item& item = items_[state.first + i - 1];
-    least = std::min(least, item.sequence);
-    item.least_to_come = least;
-  }
 }
 
 void Writer::Define(const RecordHeader& record, RingState& state) {
@@ -294,19 +309,42 @@ int Writer::Drain(Order order) {
     }
   }
   if (order == Order::kExact && context_.file.size() >= limit_) return 0;
-  Collect(order);
-  int error = WriteOldDefinitions();
-  if (error < 0 && order == Order::kExact) return error;
-  const int result = EncodeAll(order);
-  if (error == 0) error = result;
+  fullest_ = 0;
+  for (uint32_t place = 0; place < context_.rings.size(); ++place) {
+    Ring& ring = context_.rings[place].ring;
+    const uint64_t waiting = (ring.HeadPosition() - ring.TailPosition()) * 256 / ring.capacity();
+    fullest_ = std::max(fullest_, static_cast<uint32_t>(waiting));
+  }
+  const int old_error = WriteOldDefinitions();
+  if (old_error < 0 && order == Order::kExact) return old_error;
+  int error = EncodeBatches(order);
+  if (error == 0) error = old_error;
   if (error == 0 || order != Order::kEverything) return error;
   // Nothing can be written now and the rings must be emptied.
   while (waiting_) {
     GiveUpPacket();
-    Collect(order);
-    EncodeAll(order);
+    EncodeBatches(order);
   }
   return error;
+}
+
+int Writer::EncodeBatches(Order order) {
+  BeginDrain();
+  size_t most = batch_;
+  for (bool more = true; more;) {
+    more = Collect(order, most);
+    const int error = EncodeAll(order);
+    if (error < 0) return error;
+    if (order == Order::kExact && context_.file.size() >= limit_) break;
+    // The least number of all may be far back in a ring, behind greater ones: then all must be looked at.
+    most = order_.empty() ? ~size_t{0} >> 1 : batch_;
+  }
+  // A table for a moment when all rings were full would be kept for ever.
+  items_.Clear();
+  order_.Clear();
+  items_.Trim(batch_ * 2 * sizeof(Item));
+  order_.Trim(batch_ * 2 * sizeof(uint32_t));
+  return 0;
 }
 
 int Writer::EncodeAll(Order order) {
@@ -347,15 +385,16 @@ int Writer::EncodeAll(Order order) {
 
 void Writer::Encode(Item& item) {
   RingState& state = State(item.ring);
-  const RecordHeader& record = *context_.rings[item.ring].ring.At(item.begin);
+  const uint64_t begin = state.base + item.offset;
+  const RecordHeader& record = *context_.rings[item.ring].ring.At(begin);
   switch (record.kind) {
     case RecordKind::kEvent:
-      if (!encoder_.Add(reinterpret_cast<const ring_file::EventRecord&>(record), item.thread)) {
+      if (!encoder_.Add(reinterpret_cast<const ring_file::EventRecord&>(record), state.ThreadBefore(begin))) {
         context_.losses.Add(LossCause::kFormat, 1);
       }
       break;
     case RecordKind::kMark:
-      EncodeMark(reinterpret_cast<const ring_file::MarkRecord&>(record), item.thread);
+      EncodeMark(reinterpret_cast<const ring_file::MarkRecord&>(record), state.ThreadBefore(begin));
       break;
     case RecordKind::kDeviceMemory:
       EncodeMemory(reinterpret_cast<const ring_file::DeviceMemoryRecord&>(record));
@@ -382,7 +421,8 @@ void Writer::BeginPacket() {
 int Writer::EndPacket(bool last) {
   bool moved = false;
   for (RingState* state : states_) {
-    state->position = state->prefix < state->total ? items_[state->first + state->prefix].begin : state->head;
+    state->position = state->prefix < state->total ? state->base + items_[state->first + state->prefix].offset
+                                                   : state->head;
     moved |= state->position != state->settled;
   }
   if (!moved && !last && encoder_.count() == 0 && others_.empty() && marks_.empty() &&

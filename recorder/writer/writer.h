@@ -49,6 +49,8 @@ class Writer {
   void SetBound(uint64_t bytes);
   // Drains with kExact make no further packet when the file has so many bytes.
   void SetLimit(uint64_t bytes) { limit_ = bytes; }
+  // A drain orders about so many records at a time.
+  void SetBatch(size_t records) { batch_ = records; }
 
   // Writes the first packet; `header` is a serialized Header. 0 or −errno.
   int Start(std::span<const uint8_t> header);
@@ -88,17 +90,13 @@ class Writer {
   // A record with a sequence number.
   struct Item {
     uint64_t sequence;
-    // The least sequence number of this and of all later records of the same ring.
-    uint64_t least_to_come;
-    // Where the record begins in its ring.
-    uint64_t begin;
-    uint32_t thread;
+    // Where the record begins in its ring, from RingState::base on.
+    uint32_t offset;
     // Place in the table of rings, which is never as long as this could count.
     uint16_t ring;
     bool encoded;
   };
-  // A drain has one of each event that waits in full rings.
-  static_assert(sizeof(Item) == 32);
+  static_assert(sizeof(Item) == 16);
   struct ThreadChange {
     // Of the ThreadRecord.
     uint64_t position;
@@ -108,8 +106,14 @@ class Writer {
   struct RingState {
     // Everything before it has been looked at for definitions.
     uint64_t parsed = 0;
+    // Where the drain that runs will end.
+    uint64_t goal = 0;
+    // Its batch: [base, head).
+    uint64_t base = 0;
     uint64_t head = 0;
-    // Items of the drain that runs: [first, first + total); those from `count` on must wait. Of the others
+    // Least sequence number between `head` and `goal`.
+    uint64_t least_left = ~uint64_t{0};
+    // Items of the batch: [first, first + total); those from `count` on must wait. Of the others
     // the first `prefix` are encoded, and `taken` in all.
     size_t first = 0;
     uint32_t total = 0;
@@ -134,8 +138,15 @@ class Writer {
     }
   };
 
-  void Collect(Order order);
-  void Parse(RingState& state, uint32_t place);
+  // Decides what is drained now.
+  void BeginDrain();
+  // Drains that, batch by batch. 0 or −errno.
+  int EncodeBatches(Order order);
+  // Takes the next batch. False: there is nothing behind it.
+  bool Collect(Order order, size_t most);
+  void Parse(RingState& state, uint32_t place, size_t most);
+  // Leaves to the next batch what must wait when this number does.
+  void WaitFrom(uint64_t watermark);
   void Define(const ring_file::RecordHeader& record, RingState& state);
   int EncodeAll(Order order);
   void Encode(Item& item);
@@ -164,6 +175,9 @@ class Writer {
   Compressor compressor_;
 
   Array<RingState*> states_;
+  size_t batch_ = size_t{1} << 16;
+  // An event below that is in no ring before its goal cannot come any more.
+  uint64_t watermark_ = 0;
   Array<Item> items_;
   // Places in items_, by sequence number.
   Array<uint32_t> order_;

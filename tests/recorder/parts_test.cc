@@ -1,6 +1,7 @@
 // Small parts of the recorder: checksums, tables, options, names of files.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -9,12 +10,14 @@
 #include "proto/gpumemtrace/options.h"
 #include "recorder/file/crc32c.h"
 #include "recorder/file/output_path.h"
+#include "recorder/fold/live_births.h"
 #include "recorder/memory/array.h"
 #include "recorder/memory/hash_index.h"
 #include "recorder/options.h"
 #include "recorder/process_facts.h"
 #include "recorder/writer/compressor.h"
 #include "recorder/writer/live_table.h"
+#include "recorder/writer/size_counts.h"
 #include "tests/recorder/support/trace_decoder.h"
 
 namespace gpumemtrace::tests {
@@ -63,7 +66,7 @@ TEST(LiveTable, AgreesWithAMap) {
   std::map<std::pair<uint32_t, uint64_t>, recorder::LiveObject> expected;
   std::mt19937_64 random(3);
   for (uint64_t i = 1; i < 200000; ++i) {
-    const auto kind = static_cast<uint32_t>(1 + random() % 3);
+    const auto kind = static_cast<uint16_t>(1 + random() % 3);
     const uint64_t address = (random() % 3000) << 9;
     const auto key = std::make_pair(kind, address);
     recorder::LiveObject object{};
@@ -103,6 +106,48 @@ TEST(LiveTable, AnEndBeforeABirthEndsTheOlderOne) {
   // Numbered before the only birth: it ended something that was never seen.
   ASSERT_TRUE(table.Insert({0x1000, 2, 10, 20, 1, 0}));
   EXPECT_FALSE(table.Take(1, 0x1000, 9, &object));
+}
+
+TEST(LiveBirths, AgreesWithAMap) {
+  recorder::LiveBirths births;
+  std::map<uint64_t, uint64_t> expected;
+  std::mt19937_64 random(5);
+  uint64_t index = 0;
+  for (int i = 0; i < 200000; ++i) {
+    // Few ever end at first, then most, and the young ones sooner.
+    if (expected.empty() || random() % 100 < (i < 50000 ? 70u : 45u)) {
+      index += 1 + random() % 5;
+      ASSERT_TRUE(births.Insert({index, index << 9, 512, 1, 0, 0}));
+      expected[index] = index << 9;
+    } else {
+      auto known =
+          expected.lower_bound(index - std::min(index, random() % (random() % 8 == 0 ? index + 1 : 99)));
+      if (known == expected.end()) --known;
+      recorder::LiveBirth* birth = births.Find(known->first);
+      ASSERT_NE(birth, nullptr);
+      ASSERT_EQ(birth->address, known->second);
+      births.Erase(birth);
+      ASSERT_EQ(births.Find(known->first), nullptr);
+      expected.erase(known);
+    }
+    const uint64_t any = random() % (index + 3);
+    const recorder::LiveBirth* found = births.Find(any);
+    ASSERT_EQ(found != nullptr, expected.count(any) != 0);
+  }
+  EXPECT_FALSE(births.Insert({index, 0, 0, 1, 0, 0}));
+}
+
+TEST(SizeCounts, FindsTheFewPlacesWithManySizes) {
+  recorder::SizeCounts counts;
+  std::mt19937_64 random(6);
+  const uint64_t often[] = {random(), random(), random()};
+  uint32_t most[3] = {};
+  for (int i = 0; i < 400; ++i) {
+    for (size_t place = 0; place < 3; ++place) most[place] = std::max(most[place], counts.Add(often[place]));
+    // A crowd of others, of one size each.
+    for (int other = 0; other < 400; ++other) ASSERT_LE(counts.Add(random()), 8u);
+  }
+  for (const uint32_t one : most) EXPECT_GE(one, 300u);
 }
 
 TEST(Compressor, RefusesWhatDoesNotGetShorter) {

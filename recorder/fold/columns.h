@@ -1,0 +1,43 @@
+// The columns of an Events message (trace.proto) as they stand in the file, decompressed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "recorder/writer/byte_buffer.h"
+#include "recorder/writer/decompressor.h"
+
+namespace gpumemtrace::recorder {
+
+// Numbers of ColumnId in trace.proto.
+enum Column : uint32_t {
+  kSite = 1,
+  kAddress = 2,
+  kLive = 3,
+  kTime = 4,
+  kSequence = 5,
+  kAllocated = 6,
+  kReserved = 7,
+  kArgument0 = 8,
+  kArgument1 = 9,
+  kSize = 10,
+  kIndex = 11,
+};
+inline constexpr uint32_t kColumns = 12;
+
+struct EventColumns {
+  uint32_t count = 0;
+  uint64_t first_index = 0;
+  uint64_t first_time = 0;
+  uint64_t first_sequence = 0;
+  bool restart = false;
+  bool predicted = false;
+  // Unit of the column of times.
+  uint64_t time_step = 1;
+  ByteBuffer data[kColumns];
+
+  // Takes a serialized Events message. False: damaged, with something that is not known here, or no memory.
+  bool Load(std::span<const uint8_t> message, Decompressor& decompressor);
+};
+
+}  // namespace gpumemtrace::recorder

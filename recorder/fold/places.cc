@@ -1,0 +1,225 @@
+#include "recorder/fold/places.h"
+
+#include <algorithm>
+
+#include "proto/gpumemtrace/event_columns.h"
+#include "recorder/event.h"
+#include "recorder/fold/field_reader.h"
+#include "recorder/writer/fields.h"
+
+namespace gpumemtrace::recorder {
+namespace {
+
+// Memory that goes on from window to window.
+constexpr size_t kLittle = size_t{512} << 10;
+
+bool InHostMemory(uint8_t space) {
+  return space == static_cast<uint8_t>(Space::kPinnedHost) ||
+         space == static_cast<uint8_t>(Space::kRegisteredHost) ||
+         space == static_cast<uint8_t>(Space::kHostPool);
+}
+
+const char* Chars(const ByteBuffer& buffer) {
+  return reinterpret_cast<const char*>(buffer.data());
+}
+
+}  // namespace
+
+uint64_t Places::HashOf(const Key& key) {
+  const uint64_t rest = uint64_t{key.kind} << 56 | uint64_t{key.space} << 48 |
+                        uint64_t{static_cast<uint16_t>(key.device)} << 32 | key.api;
+  const uint64_t stacks = uint64_t{key.native_stack} << 32 | key.python_stack;
+  return Combine(Combine(Mix(stacks), key.forward_stack), rest);
+}
+
+uint32_t Places::Number(const Key& key, uint32_t site) {
+  const uint64_t hash = HashOf(key);
+  const uint32_t found =
+      index_.Find(hash, [&](uint32_t candidate) { return places_[candidate - 1].key == key; });
+  if (found != 0) return found;
+  Place place{};
+  place.key = key;
+  place.site = site;
+  if (key.kind == event_columns::kAllocate || key.kind == event_columns::kBlockAllocate) {
+    const bool blocks = key.kind == event_columns::kBlockAllocate;
+    const uint32_t book = BookOf(!blocks && InHostMemory(key.space) ? -1 : key.device, blocks);
+    if (book == 0) return 0;
+    place.book = book & kMostBooks;
+  }
+  if (places_.size() == kMostPlaces || !places_.Push(place)) return 0;
+  const auto number = static_cast<uint32_t>(places_.size());
+  if (!index_.Insert(hash, number, [&](uint32_t old) { return HashOf(places_[old - 1].key); })) return 0;
+  return number;
+}
+
+uint32_t Places::BookOf(int32_t device, bool blocks) {
+  for (size_t i = 0; i < books_.size(); ++i) {
+    if (books_[i].device == device && books_[i].blocks == blocks) return static_cast<uint32_t>(i + 1);
+  }
+  Book book{};
+  book.device = device;
+  book.blocks = blocks;
+  return books_.size() < kMostBooks && books_.Push(book) ? static_cast<uint32_t>(books_.size()) : 0;
+}
+
+// --- what happens ---
+
+Places::Figures* Places::Touch(uint32_t number) {
+  Place& place = places_[number - 1];
+  if (place.figures == 0) {
+    Figures none{};
+    none.place = number;
+    none.least_count = none.most_count = place.count;
+    none.least_bytes = none.most_bytes = place.bytes;
+    if (!figures_.Push(none)) return nullptr;
+    place.figures = static_cast<uint32_t>(figures_.size()) & kMostPlaces;
+  }
+  return &figures_[place.figures - 1];
+}
+
+void Places::Touch(Book& book) {
+  if (book.touched) return;
+  book.touched = true;
+  book.least = book.bytes;
+  book.peak = 0;
+}
+
+bool Places::Born(uint32_t number, uint64_t size, uint64_t index, uint64_t time) {
+  Figures* figures = Touch(number);
+  if (figures == nullptr) return false;
+  Place& place = places_[number - 1];
+  ++figures->births;
+  figures->born_bytes += size;
+  figures->last_birth = index;
+  figures->most_count = std::max(figures->most_count, ++place.count);
+  place.bytes += size;
+  figures->most_bytes = std::max(figures->most_bytes, place.bytes);
+  if (place.book == 0) return true;
+  Book& book = books_[place.book - 1];
+  Touch(book);
+  book.bytes += size;
+  if (book.bytes > book.peak) {
+    book.peak = book.bytes;
+    book.peak_index = index;
+    book.peak_time = time;
+  }
+  return true;
+}
+
+bool Places::Died(uint32_t number, uint64_t size) {
+  Figures* figures = Touch(number);
+  if (figures == nullptr) return false;
+  Place& place = places_[number - 1];
+  figures->least_count = std::min(figures->least_count, --place.count);
+  place.bytes -= size;
+  figures->least_bytes = std::min(figures->least_bytes, place.bytes);
+  if (place.book == 0) return true;
+  Book& book = books_[place.book - 1];
+  Touch(book);
+  book.bytes -= size;
+  book.least = std::min(book.least, book.bytes);
+  return true;
+}
+
+void Places::BornBefore(uint32_t number, uint64_t size) {
+  if (const uint32_t book = places_[number - 1].book; book != 0) books_[book - 1].bytes += size;
+}
+
+void Places::DiedBefore(uint32_t number, uint64_t size) {
+  if (const uint32_t book = places_[number - 1].book; book != 0) books_[book - 1].bytes -= size;
+}
+
+// --- earlier windows ---
+
+bool Places::AddFigures(uint32_t number, const PlaceFigures& more) {
+  Figures* figures = Touch(number);
+  if (figures == nullptr || std::max(more.most_count, more.count) > ~uint32_t{0}) return false;
+  figures->births += more.births;
+  figures->born_bytes += more.born_bytes;
+  figures->least_count = static_cast<uint32_t>(std::min<uint64_t>(figures->least_count, more.least_count));
+  figures->most_count = static_cast<uint32_t>(std::max<uint64_t>(figures->most_count, more.most_count));
+  figures->least_bytes = std::min(figures->least_bytes, more.least_bytes);
+  figures->most_bytes = std::max(figures->most_bytes, more.most_bytes);
+  if (more.last_birth != 0) figures->last_birth = more.last_birth;
+  Place& place = places_[number - 1];
+  place.count = static_cast<uint32_t>(more.count);
+  place.bytes = more.bytes;
+  return true;
+}
+
+bool Places::AddPeak(std::span<const uint8_t> message) {
+  int32_t device = 0;
+  bool blocks = false;
+  Book peak{};
+  FieldReader part(message);
+  Field one;
+  while (part.Next(&one)) {
+    if (one.number == fields::kFoldedPeakDevice) device = static_cast<int32_t>(one.Signed());
+    if (one.number == fields::kFoldedPeakBlocks) blocks = one.value != 0;
+    if (one.number == fields::kFoldedPeakBytes) peak.peak = one.value;
+    if (one.number == fields::kFoldedPeakIndex) peak.peak_index = one.value;
+    if (one.number == fields::kFoldedPeakTime) peak.peak_time = one.value;
+    if (one.number == fields::kFoldedPeakLeastBytes) peak.least = one.value;
+  }
+  const uint32_t number = BookOf(device, blocks);
+  if (part.failed() || number == 0) return false;
+  Book& book = books_[number - 1];
+  if (!book.touched || peak.peak > book.peak) {
+    book.peak = peak.peak;
+    book.peak_index = peak.peak_index;
+    book.peak_time = peak.peak_time;
+  }
+  book.least = book.touched ? std::min(book.least, peak.least) : peak.least;
+  book.touched = true;
+  return true;
+}
+
+// --- writing ---
+
+bool Places::AppendStacks(size_t* from, size_t most, uint64_t last_index, ByteBuffer& stacks) {
+  const size_t end = std::min(figures_.size(), *from + most);
+  if (*from >= end) return false;
+  const auto list = [&](uint32_t field, auto value_of) {
+    part_.Clear();
+    for (size_t i = *from; i < end; ++i) part_.Varint(value_of(figures_[i]));
+    ProtoWriter(stacks).add_bytes(field, Chars(part_), part_.size());
+  };
+  const auto place_of = [&](const Figures& one) -> const Place& { return places_[one.place - 1]; };
+  list(fields::kFoldedStacksSite, [&](const Figures& one) -> uint64_t { return place_of(one).site; });
+  list(fields::kFoldedStacksBirths, [](const Figures& one) { return one.births; });
+  list(fields::kFoldedStacksBornBytes, [](const Figures& one) { return one.born_bytes; });
+  list(fields::kFoldedStacksLeastCount, [](const Figures& one) -> uint64_t { return one.least_count; });
+  list(fields::kFoldedStacksMostCount, [](const Figures& one) -> uint64_t { return one.most_count; });
+  list(fields::kFoldedStacksLeastBytes, [](const Figures& one) { return one.least_bytes; });
+  list(fields::kFoldedStacksMostBytes, [](const Figures& one) { return one.most_bytes; });
+  list(fields::kFoldedStacksCount, [&](const Figures& one) -> uint64_t { return place_of(one).count; });
+  list(fields::kFoldedStacksBytes, [&](const Figures& one) { return place_of(one).bytes; });
+  list(fields::kFoldedStacksLastBirth,
+       [&](const Figures& one) { return one.births == 0 ? 0 : last_index + 1 - one.last_birth; });
+  *from = end;
+  return true;
+}
+
+void Places::AppendPeaks(ByteBuffer& folded) {
+  for (const Book& book : books_) {
+    if (!book.touched) continue;
+    part_.Clear();
+    ProtoWriter peak(part_);
+    peak.add_sint32(fields::kFoldedPeakDevice, book.device);
+    if (book.blocks) peak.add_bool(fields::kFoldedPeakBlocks, true);
+    peak.add_uint64(fields::kFoldedPeakBytes, book.peak);
+    peak.add_uint64(fields::kFoldedPeakIndex, book.peak_index);
+    peak.add_uint64(fields::kFoldedPeakTime, book.peak_time);
+    peak.add_uint64(fields::kFoldedPeakLeastBytes, book.least);
+    ProtoWriter(folded).add_message(fields::kFoldedPeak, Chars(part_), part_.size());
+  }
+}
+
+void Places::Next() {
+  for (const Figures& one : figures_) places_[one.place - 1].figures = 0;
+  figures_.Clear();
+  figures_.Trim(kLittle);
+  for (Book& book : books_) book.touched = false;
+}
+
+}  // namespace gpumemtrace::recorder

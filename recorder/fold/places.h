@@ -1,0 +1,125 @@
+// Counting: what was born and what died at each birth place within a window, and the bytes alive on each
+// device with their highest moment.
+//
+// A birth place is what the analyses tell apart: stacks, call, kind of memory and device. Sites that differ
+// in size, stream or thread share one. Counts go on from window to window, figures begin anew with each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "recorder/memory/array.h"
+#include "recorder/memory/hash_index.h"
+#include "recorder/writer/byte_buffer.h"
+
+namespace gpumemtrace::recorder {
+
+// Of one place in one window, as FoldedStacks has them; `last_birth` is an index, 0 = none.
+struct PlaceFigures {
+  uint64_t births;
+  uint64_t born_bytes;
+  uint64_t least_count;
+  uint64_t most_count;
+  uint64_t least_bytes;
+  uint64_t most_bytes;
+  // Alive at its end.
+  uint64_t count;
+  uint64_t bytes;
+  uint64_t last_birth;
+};
+
+class Places {
+ public:
+  struct Key {
+    uint32_t native_stack;
+    uint32_t python_stack;
+    uint32_t forward_stack;
+    uint32_t api;
+    uint8_t kind;
+    uint8_t space;
+    int16_t device;
+
+    bool operator==(const Key&) const = default;
+  };
+  static constexpr uint32_t kMostPlaces = (uint32_t{1} << 22) - 1;
+
+  // Number of the place, from 1 on; `site` stands for it in the trace when it is new. 0: no memory, or more
+  // places than could be counted.
+  uint32_t Number(const Key& key, uint32_t site);
+  const Key& KeyOf(uint32_t place) const { return places_[place - 1].key; }
+
+  // False: no memory.
+  bool Born(uint32_t place, uint64_t size, uint64_t index, uint64_t time);
+  bool Died(uint32_t place, uint64_t size);
+  // The same of something that an earlier window counted already: for what is alive on the device only.
+  void BornBefore(uint32_t place, uint64_t size);
+  void DiedBefore(uint32_t place, uint64_t size);
+
+  // Figures of an earlier window. False: out of range, or no memory.
+  bool AddFigures(uint32_t place, const PlaceFigures& figures);
+  // A Folded.Peak of one. False: damaged, or no memory.
+  bool AddPeak(std::span<const uint8_t> peak);
+
+  // Places with figures in this window.
+  size_t touched() const { return figures_.size(); }
+  // Serializes the figures from `*place` on, at most `most` of them, as a FoldedStacks; moves `*place`.
+  // False: no more.
+  bool AppendStacks(size_t* place, size_t most, uint64_t last_index, ByteBuffer& stacks);
+  // Folded.peak for each device that was touched.
+  void AppendPeaks(ByteBuffer& folded);
+
+  // The window ends.
+  void Next();
+
+ private:
+  // So small because there may be hundreds of thousands.
+  struct Place {
+    Key key;
+    uint32_t site;
+    // Alive.
+    uint32_t count;
+    // Place in figures_ + 1; 0 = nothing happened in this window.
+    uint32_t figures : 22;
+    // Place in books_ + 1; 0 = none, as for handles.
+    uint32_t book : 10;
+    uint64_t bytes;
+  };
+  static_assert(sizeof(Place) == 40);
+  static constexpr uint32_t kMostBooks = (uint32_t{1} << 10) - 1;
+  // In this window.
+  struct Figures {
+    uint32_t place;
+    uint32_t least_count;
+    uint32_t most_count;
+    uint32_t reserved;
+    uint64_t births;
+    uint64_t born_bytes;
+    uint64_t least_bytes;
+    uint64_t most_bytes;
+    uint64_t last_birth;
+  };
+  // Bytes alive on one device, blocks or segments.
+  struct Book {
+    int32_t device;
+    bool blocks;
+    bool touched;
+    uint64_t bytes;
+    uint64_t peak;
+    uint64_t peak_index;
+    uint64_t peak_time;
+    uint64_t least;
+  };
+  static uint64_t HashOf(const Key& key);
+  uint32_t BookOf(int32_t device, bool blocks);
+  Figures* Touch(uint32_t place);
+  static void Touch(Book& book);
+
+  Array<Place> places_;
+  HashIndex index_;
+  Array<Figures> figures_;
+  Array<Book> books_;
+  ByteBuffer part_;
+};
+
+}  // namespace gpumemtrace::recorder
