@@ -126,12 +126,16 @@ bool Start() {
     state = g_hot.state.load(std::memory_order_acquire);
   }
   if (state != kIdle) return state == kActive;
-  if (!g_hot.state.compare_exchange_strong(state, kStarting, std::memory_order_acq_rel)) return Start();
 
   const sys::KeepErrno keep_errno;
   const sys::Undisturbed undisturbed;
+  const bool enabled = Enabled();
+  // Takes the loader's lock. A constructor of a library that is being loaded may have it and wait for us, so
+  // nobody may have to wait yet.
+  if (enabled) stacks::Prepare();
+  if (!g_hot.state.compare_exchange_strong(state, kStarting, std::memory_order_acq_rel)) return Start();
   bool started = false;
-  if (Enabled()) {
+  if (enabled) {
     if (!g_prepared_process) {
       g_prepared_process = true;
       RememberStderr();
@@ -151,6 +155,7 @@ bool Start() {
   }
   g_hot.state.store(started ? kActive : kOff, std::memory_order_release);
   sys::FutexWake(StateWord(), INT32_MAX);
+  if (started) g_hot.session.load(std::memory_order_relaxed)->Attach();
   return started;
 }
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "recorder/census/census.h"
 #include "recorder/file/output_path.h"
@@ -111,8 +112,8 @@ bool Session::Open(std::span<const char* const> api_names) {
     snprintf(text, sizeof text, "The ring file is %s: %s", memory_.path(), memory_.problem());
     writer_.AddNote(0, text);
   }
-  modules_changed_.store(true, std::memory_order_relaxed);
-  LookAtModules();
+  looked_at_modules_ = interpreter_changed_ = true;
+  TellOfModules();
   const int error = writer_.Start(header.span());
   if (error < 0) {
     Message("%s cannot be written (%s); this process is not traced", file_.path(), ErrorText(-error));
@@ -127,14 +128,24 @@ bool Session::Open(std::span<const char* const> api_names) {
   }
   census::Configure(options_.census);
   StartThread();
-  // Attaches itself to a Python interpreter; a program may end before the writer thread first wakes.
-  census::Observe(sys::MonotonicNs(), 0, 0);
   return true;
+}
+
+void Session::Attach() {
+  // A program may end before the writer thread first wakes.
+  census::Observe(sys::MonotonicNs(), 0, 0);
 }
 
 void Session::LookAtModules() {
   if (!modules_changed_.exchange(false, std::memory_order_relaxed)) return;
-  const bool changed = stacks::Prepare();
+  looked_at_modules_ = true;
+  interpreter_changed_ |= stacks::Prepare();
+}
+
+void Session::TellOfModules() {
+  if (!looked_at_modules_) return;
+  looked_at_modules_ = false;
+  const bool changed = std::exchange(interpreter_changed_, false);
   if (const char* problem = stacks::NativeProblem(); problem != nullptr && IsNew(problem)) {
     writer_.AddNote(1, problem);
   }
@@ -176,8 +187,9 @@ void Session::RunWriter() {
   for (;;) {
     if (!hurried) sys::FutexWait(WakeWord(), 0, interval);
     wake_.store(0, std::memory_order_relaxed);
-    drain_lock_.Acquire();
     LookAtModules();
+    drain_lock_.Acquire();
+    TellOfModules();
     const int error = DrainWithinLimit();
     bool opened = false;
     if (folding_ != nullptr) {

@@ -19,7 +19,8 @@ namespace gpumemtrace::recorder {
 class Session {
  public:
   // Opens the trace, makes the rings and starts the writer thread. Null when tracing is switched off or
-  // impossible; one line on stderr has said why. Call with signals blocked.
+  // impossible; one line on stderr has said why. Call with signals blocked, and after stacks::Prepare, which
+  // is not called here: other threads wait for the session, and the loader's lock may be theirs.
   static Session* Create(std::span<const char* const> api_names);
 
   const Options& options() const { return options_; }
@@ -43,6 +44,10 @@ class Session {
   // The set of loaded modules changed; the writer thread looks at it.
   void ModulesChanged() { modules_changed_.store(true, std::memory_order_relaxed); }
 
+  // After Create, when other threads can have the session: attaches to a Python interpreter. Takes the
+  // loader's lock.
+  void Attach();
+
   // Drains, writes the last packet, removes the ring file and says so on stderr (the first time).
   void Finish();
   bool finished() const { return finished_.load(std::memory_order_relaxed); }
@@ -65,7 +70,11 @@ class Session {
   bool WaitForFold(uint32_t gate);
   void OpenGate();
   static void* WriterThread(void* session);
+  // Takes the loader's lock, under which constructors of the host run: never with a lock of ours, for which
+  // such a constructor may wait. What it found, TellOfModules puts into the trace.
   void LookAtModules();
+  // With the drain lock.
+  void TellOfModules();
   // GPUMEMTRACE_MAX_BYTES, or the limit on file sizes when that is less.
   uint64_t Bound() const;
   void SayGoodbye(int error);
@@ -88,6 +97,9 @@ class Session {
   // Changes when a pass over the trace ends and it may grow again; and who waits for that.
   std::atomic<uint32_t> gate_{0};
   std::atomic<uint32_t> waiting_{0};
+  // Of who calls LookAtModules and TellOfModules: the thread that makes the session, then the writer thread.
+  bool looked_at_modules_ = false;
+  bool interpreter_changed_ = false;
   bool has_writer_thread_ = false;
   bool said_goodbye_ = false;
 

@@ -46,14 +46,11 @@ class Table {
 
   bool OutOfDate(uint64_t adds, uint64_t subs) const { return adds != adds_ || subs != subs_; }
 
-  void Scan() {
+  // A scan: Add for each object between them.
+  void BeginScan() {
     for (size_t i = 0; i < count_; ++i) records_[i]->seen = false;
-    dl_iterate_phdr(
-        [](dl_phdr_info* info, size_t, void* self) {
-          static_cast<Table*>(self)->Add(*info);
-          return 0;
-        },
-        this);
+  }
+  void EndScan() {
     size_t kept = 0;
     for (size_t i = 0; i < count_; ++i) {
       if (records_[i]->seen) {
@@ -66,9 +63,6 @@ class Table {
     std::sort(records_, records_ + count_,
               [](const Record* a, const Record* b) { return a->info.start < b->info.start; });
   }
-
- private:
-  static constexpr size_t kArenaBytes = 256 * 1024;
 
   void Add(const dl_phdr_info& info) {
     adds_ = info.dlpi_adds;
@@ -109,6 +103,9 @@ class Table {
     module.content = HashBytes(HashBytes(kSalt1, path, path_size), module.build_id, module.build_id_size);
     records_[count_++] = record;
   }
+
+ private:
+  static constexpr size_t kArenaBytes = 256 * 1024;
 
   // The loader gives the main program no name, and objects loaded by a relative path that path.
   static size_t PathOf(const dl_phdr_info& info, char (&path)[PATH_MAX]) {
@@ -239,9 +236,28 @@ Counts LoaderCounts() {
 
 void RefreshModules() {
   NoteModuleChanges();
-  const Counts counts = LoaderCounts();
-  const ColdLockGuard guard(g_lock);
-  if (g_table.OutOfDate(counts.adds, counts.subs)) g_table.Scan();
+  // Our lock is taken inside the loader's, never the other way round: whoever has the loader's, a callback of
+  // the host's, say, may need ours.
+  bool scans = false;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto* scanning = static_cast<bool*>(data);
+        if (!*scanning) {
+          g_lock.lock();
+          if (!g_table.OutOfDate(info->dlpi_adds, info->dlpi_subs)) {
+            g_lock.unlock();
+            return 1;
+          }
+          g_table.BeginScan();
+          *scanning = true;
+        }
+        g_table.Add(*info);
+        return 0;
+      },
+      &scans);
+  if (!scans) return;
+  g_table.EndScan();
+  g_lock.unlock();
 }
 
 bool FindModule(uint64_t address, ModuleInfo& info, std::span<char> path) {

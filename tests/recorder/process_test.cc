@@ -318,6 +318,14 @@ TEST_F(ProcessTest, SixtyFourThreadsAtOnce) {
   EXPECT_EQ(trace.lost_in_statistics, 0u);
 }
 
+TEST_F(ProcessTest, NobodyWaitsForTheLoaderUnderALockOfOurs) {
+  constexpr uint64_t kEvents = 40000;
+  Run({"loading", GPUMEMTRACE_LOADING_MODULE, std::to_string(kEvents)}, {{"GPUMEMTRACE_RING_BYTES", "256K"}});
+  const DecodedTrace trace = Decode();
+  EXPECT_EQ(trace.events.size(), 2 * kEvents);
+  EXPECT_EQ(trace.lost_in_statistics, 0u);
+}
+
 TEST_F(ProcessTest, EventsWhileAThreadIsTornDown) {
   if (kThreadSanitizer) GTEST_SKIP() << "the driver crashes there; why is not established";
   Run({"thread-end", "50"});

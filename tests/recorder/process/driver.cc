@@ -1,5 +1,6 @@
 // A process that uses the recorder as the shim does, for tests that end, fork, starve or kill it. The first
 // argument names what it does; it works in its working directory. Exit status 0 = as expected, 1 = not.
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -275,6 +276,51 @@ int Signals(char** arguments) {
   return 0;
 }
 
+uint64_t g_events_while_loading = 0;
+std::atomic<uint32_t> g_other_id{0};
+std::thread g_other_thread;
+// Whether the thread sleeps in the kernel (state S in proc(5)), or has ended.
+bool Sleeps(uint32_t tid) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/task/%u/stat", tid);
+  char text[256] = "";
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return true;
+  const ssize_t length = read(fd, text, sizeof text - 1);
+  close(fd);
+  const char* name_end = length > 0 ? strrchr(text, ')') : nullptr;
+  return name_end != nullptr && name_end[2] == 'S';
+}
+// loading MODULE EVENTS: a constructor of a library that is being loaded records, while another thread makes
+// its first event and the set of loaded modules changes: both want the loader's lock, which the constructor's
+// thread has.
+int Loading(char** arguments) {
+  g_events_while_loading = Number(arguments, 1);
+  // Who waits for ever ends.
+  alarm(120);
+  Require(dlopen(arguments[0], RTLD_NOW) != nullptr, "the module cannot be loaded");
+  Require(g_other_thread.joinable(), "its constructor did not run");
+  g_other_thread.join();
+  recorder::Finish();
+  return 0;
+}
+void WhileLoading() {
+  g_other_thread = std::thread([] {
+    g_other_id = static_cast<uint32_t>(syscall(SYS_gettid));
+    RecordWorkload(1, 0, g_events_while_loading);
+  });
+  // It waits for the loader, or for us, or is through.
+  uint32_t tid = 0;
+  while ((tid = g_other_id) == 0) sched_yield();
+  for (int looks = 0; looks < 100; ++looks) {
+    while (!Sleeps(tid)) sched_yield();
+  }
+  for (uint64_t i = 0; i < g_events_while_loading; i += 8) {
+    if (i % 4096 == 0) recorder::ModulesChanged();
+    RecordWorkload(0, i, i + 8);
+  }
+}
+
 // full EVENTS BYTES: the host's own limit on file sizes; a SIGXFSZ would kill it.
 int FileSizeLimit(char** arguments) {
   const rlimit limit{Number(arguments, 1), RLIM_INFINITY};
@@ -357,6 +403,7 @@ int Main(int count, char** arguments) {
       {"exec", Exec},
       {"leave", Leave},
       {"late", Late},
+      {"loading", Loading},
       {"short-lived", ShortLived},
       {"thread-end", ThreadEnd},
       {"signals", Signals},
@@ -374,6 +421,12 @@ int Main(int count, char** arguments) {
 
 }  // namespace
 }  // namespace gpumemtrace::tests
+
+// Called by the constructor of process/loading_module.cc.
+extern "C" __attribute__((visibility("default"))) void DriverWhileLoading();
+extern "C" void DriverWhileLoading() {
+  gpumemtrace::tests::WhileLoading();
+}
 
 int main(int count, char** arguments) {
   return gpumemtrace::tests::Main(count, arguments);
