@@ -86,6 +86,7 @@ void ResetInChild() {
   g_hot.state.store(kIdle, std::memory_order_relaxed);
   t_state = {kNoGeneration, nullptr, t_state.inside};
   stacks::AfterForkInChild();
+  ForgetSharedInChild();
 }
 
 void AfterFork() {

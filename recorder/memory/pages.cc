@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 std::atomic<size_t> g_mapped{0};
+std::atomic<size_t> g_shared{0};
 
 size_t RoundUp(size_t bytes) {
   return (bytes + kPage - 1) & ~(kPage - 1);
@@ -58,8 +59,16 @@ void UnmapPages(void* pages, size_t bytes) {
   g_mapped.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
+void CountShared(size_t bytes) {
+  g_shared.fetch_add(RoundUp(bytes), std::memory_order_relaxed);
+}
+
+void ForgetSharedInChild() {
+  g_shared.store(0, std::memory_order_relaxed);
+}
+
 size_t MappedPages() {
-  return g_mapped.load(std::memory_order_relaxed);
+  return g_mapped.load(std::memory_order_relaxed) + g_shared.load(std::memory_order_relaxed);
 }
 
 }  // namespace gpumemtrace::recorder

@@ -12,7 +12,10 @@ void* MapPages(size_t bytes);
 void* RemapPages(void* pages, size_t old_bytes, size_t new_bytes);
 void UnmapPages(void* pages, size_t bytes);
 
-// Bytes mapped by the functions above and not unmapped, in this process.
+// Memory of the recorder that was mapped otherwise, from a file, and that the child of a fork does not have.
+void CountShared(size_t bytes);
+void ForgetSharedInChild();
+// Bytes mapped by the functions above and not unmapped, and those counted, in this process.
 size_t MappedPages();
 
 }  // namespace gpumemtrace::recorder

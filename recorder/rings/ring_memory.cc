@@ -151,6 +151,7 @@ ring_file::RingHeader* RingMemory::GrowFile(uint32_t* index) {
                        static_cast<off_t>(offset));
     if (pages != MAP_FAILED) {
       KeepFromChildren(pages, stride);
+      CountShared(stride);
       ring = static_cast<ring_file::RingHeader*>(pages);
     }
   }

@@ -8,6 +8,7 @@ gpumem-analyze says of both. Exit code 1 when the bound, the memory of the recor
 The two runs are two processes: times differ, everything else in the report that folding promises must not."""
 
 import argparse
+import concurrent.futures
 import json
 import os
 import shutil
@@ -45,6 +46,12 @@ def report(arguments, trace):
     text = subprocess.run([arguments.analyzer, "report", "--json", "--no-symbols", trace], stdout=subprocess.PIPE,
                           check=True, universal_newlines=True).stdout
     return json.loads(text), time.monotonic() - begin
+
+
+def both(arguments, what, first, second):
+    """what(*first) and what(*second), one after the other or at once."""
+    with concurrent.futures.ThreadPoolExecutor(2 if arguments.at_once else 1) as pool:
+        return [done.result() for done in [pool.submit(what, *each) for each in (first, second)]]
 
 
 def pick(entry, *keys):
@@ -93,6 +100,8 @@ def main():
     parser.add_argument("--events", default="1e8")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bound", default="20M")
+    parser.add_argument("--at-once", action="store_true", help="both runs, and then both reports, at the same time: for a "
+                        "machine with cores to spare")
     parser.add_argument("--folder", help="where the traces go (default: a temporary folder); they are removed")
     parser.add_argument("--keep", action="store_true", help="do not remove the traces")
     parser.add_argument("--again", metavar="FOLDER", help="compare what an earlier run with --keep left in this folder")
@@ -105,10 +114,10 @@ def main():
         if arguments.again:
             within, whole = (earlier(os.path.join(folder, name)) for name in ("bounded", "whole"))
         else:
-            within = record(arguments, os.path.join(folder, "bounded"), bound)
-            whole = record(arguments, os.path.join(folder, "whole"), 1 << 40)
-        a, a_seconds = report(arguments, os.path.join(folder, "whole", "trace.pb"))
-        b, b_seconds = report(arguments, os.path.join(folder, "bounded", "trace.pb"))
+            within, whole = both(arguments, lambda name, limit: record(arguments, os.path.join(folder, name), limit),
+                                 ("bounded", bound), ("whole", 1 << 40))
+        (a, a_seconds), (b, b_seconds) = both(arguments, lambda name: report(arguments, os.path.join(folder, name, "trace.pb")),
+                                              ("whole",), ("bounded",))
     finally:
         if arguments.keep or arguments.again:
             print("traces are in", folder)
