@@ -138,6 +138,20 @@ std::vector<DeviceAccount> MakeAccounts(Collector& collector, const Steps& steps
       account.at_end.used += device->launch_bytes_since_reading;
       account.at_end.unattributed += static_cast<int64_t>(device->launch_bytes_since_reading);
     }
+    if (device->first_reading.valid) {
+      uint64_t most = 0;
+      account.context_at_most = UINT64_MAX;
+      const auto see = [&](const Reading& one) {
+        if (!one.valid) return;
+        const uint64_t rest = one.used - std::min(one.used, one.segments);
+        most = std::max(most, rest);
+        account.others_gave_back = std::max(account.others_gave_back, most - rest);
+        account.context_at_most = std::min(account.context_at_most, rest);
+      };
+      see(device->first_reading);
+      for (const Reading& kept : device->readings) see(kept);
+      see(device->last_reading);
+    }
     account.at_peak.launches = launches;
     account.at_end.launches = launches;
     accounts.push_back(std::move(account));

@@ -103,6 +103,7 @@ enum class Remedy : uint8_t {
   kDestroyHandle,
   kFree,
   kClearWorkspaces,  // PyTorch's cuBLAS workspaces
+  kPreallocate,      // of requests that grow: one buffer of the full size, written in place
   kReceiver          // of memory that was shared with another process
 };
 // A few words that do not change, for scripts.
@@ -136,6 +137,9 @@ struct GrowthFinding {
   std::string bytes_from;
   uint64_t grown_bytes = 0;  // from its beginning to its end
   uint64_t grown_count = 0;
+  // What the same place made once and keeps: in none of the figures above.
+  uint64_t once_bytes = 0;
+  uint64_t once_count = 0;
   uint64_t live_bytes = 0;  // at the last step
   uint64_t live_count = 0;
   uint64_t live_bytes_at_end = 0;
@@ -147,6 +151,10 @@ struct GrowthFinding {
   uint64_t steps_seen = 0;
   // 0 … 1.
   double confidence = 0;
+  // Handles whose memory is told as a leak of the same place: one leak, not two.
+  bool told_by_memory = false;
+  // Stranded cache: each request is larger than the one before, so that no free segment fits.
+  bool larger_requests = false;
   // Time until the card is full at this rate; 0 = unknown.
   uint64_t microseconds_until_full = 0;
   Remedy remedy = Remedy::kUnknown;
@@ -284,6 +292,9 @@ struct DeviceAccount {
   Account at_peak;
   Account at_end;
   uint64_t max_used = 0;
+  // What this process takes without a call (context, code) only grows, so that two readings say of the others:
+  uint64_t others_gave_back = 0;  // largest fall of the unattributed part; that much was theirs, at least
+  uint64_t context_at_most = 0;   // lowest unattributed part of all readings: its context took no more
 };
 
 // Fragmentation ---------------------------------------------------------------------------------------------
@@ -409,6 +420,8 @@ struct Verdict {
   double bytes_per_step = 0;      // sum over the culprits
   bool bytes_known = true;        // of at least one culprit
   double confidence = 0;
+  // Time until the first card is full at the rates of all leaks on it together; 0 = unknown.
+  uint64_t microseconds_until_full = 0;
 };
 
 // Curves over the whole run, for charts.

@@ -19,6 +19,8 @@ constexpr uint64_t kManyHandleRises = 100;
 // Without steps only what rises in most equal parts of the run is told as a leak.
 constexpr uint64_t kLeastRisesWithoutSteps = 16;
 
+// Rises in the state of an optimizer, far apart, that are told as the stages of a training.
+constexpr uint64_t kMostStages = 12;
 // Fewer rises of the allocator's cache than this are stairs: new shapes, a new phase.
 constexpr uint64_t kFewestRisesOfCache = 6;
 
@@ -118,6 +120,8 @@ void Fill(const Trend& trend, GrowthFinding& finding) {
   finding.count_per_step = trend.count_per_step;
   finding.grown_bytes = trend.grown_bytes;
   finding.grown_count = trend.grown_count;
+  finding.once_bytes = trend.once_bytes;
+  finding.once_count = trend.once_count;
   finding.since_step = std::max(0.0, trend.since_step);
   finding.until_step = trend.until_step;
   finding.still_growing = trend.still_growing;
@@ -193,6 +197,16 @@ class Engine {
     return most * 10 >= rises * 7;
   }
 
+  // State of optimizers and gradients that comes now and then, and only now and then.
+  bool InStages(uint32_t number, const Trend& trend) const {
+    if (static_cast<double>(trend.rises) * 3 >= trend.until_step - trend.since_step) return false;
+    return std::all_of(origins_of_track_[number].begin(), origins_of_track_[number].end(),
+                       [this](OriginId id) {
+                         const Phase phase = collector_.origins()[id].phase;
+                         return phase == Phase::kOptimizer || phase == Phase::kBackward;
+                       });
+  }
+
   void JudgeTrack(uint32_t number) {
     const Track& track = collector_.tracks()[number];
     if (!Judged(track)) return;
@@ -226,6 +240,8 @@ class Engine {
         trend.count_per_step += other.count_per_step;
         trend.grown_bytes += other.grown_bytes;
         trend.grown_count += other.grown_count;
+        trend.once_bytes += other.once_bytes;
+        trend.once_count += other.once_count;
         trend.since_step = std::min(trend.since_step, other.since_step);
         trend.until_step = std::max(trend.until_step, other.until_step);
       }
@@ -241,6 +257,10 @@ class Engine {
     // A model that is put on the device piece by piece: parts of many sizes, one call.
     if (trend.kind == GrowthKind::kLeak && steps_.weak && !EvenRises(track.usage.history)) {
       trend.kind = GrowthKind::kSetup;
+    }
+    // Layers that are unfrozen one after the other: each gets its gradients and its state, in even stairs.
+    if (trend.kind == GrowthKind::kLeak && trend.rises <= kMostStages && InStages(number, trend)) {
+      trend.kind = GrowthKind::kOneOff;
     }
     Fill(trend, finding);
     for (const auto& [origin, own] : leaking) finding.origins.push_back(origin);
@@ -283,6 +303,8 @@ class Engine {
       into.count_per_step += finding.count_per_step;
       into.grown_bytes += finding.grown_bytes;
       into.grown_count += finding.grown_count;
+      into.once_bytes += finding.once_bytes;
+      into.once_count += finding.once_count;
       into.live_bytes += finding.live_bytes;
       into.live_count += finding.live_count;
       into.live_bytes_at_end += finding.live_bytes_at_end;
@@ -314,6 +336,13 @@ class Engine {
     return equal * 10 >= portions.size() * 7;
   }
 
+  static bool MostlyLarger(const std::vector<uint64_t>& sizes) {
+    if (sizes.size() < kFewestRisesOfCache) return false;
+    size_t larger = 0;
+    for (size_t i = 1; i < sizes.size(); ++i) larger += sizes[i] > sizes[i - 1] ? 1u : 0u;
+    return larger * 10 >= (sizes.size() - 1) * 8;
+  }
+
   static bool Steady(const std::vector<FloorPoint>& floors) {
     std::vector<double> gaps;
     for (size_t i = 1; i < floors.size(); ++i) {
@@ -334,6 +363,7 @@ class Engine {
     if (device.growth.empty()) return;
     std::vector<FloorPoint> floors;
     std::map<GroupId, std::pair<uint64_t, OriginId>> grown_by;
+    std::map<GroupId, std::vector<uint64_t>> sizes;
     for (const ReserveGrowth& growth : device.growth) {
       const double step = std::floor(steps_.StepAt(growth.index));
       if (step < 0) {
@@ -350,6 +380,7 @@ class Engine {
         auto& [bytes, origin] = grown_by[places_.Merged(collector_.origins()[growth.origin].group)];
         if (growth.grown > bytes || bytes == 0) origin = growth.origin;
         bytes += growth.grown;
+        sizes[places_.Merged(collector_.origins()[growth.origin].group)].push_back(growth.grown);
       }
     }
     if (!floors.empty() && floors.front().step < 0) floors.erase(floors.begin());
@@ -379,6 +410,7 @@ class Engine {
     finding.live_bytes_at_end =
         device.reported_reserved - std::min(device.reported_reserved, device.reported_allocated);
     finding.api = "allocator cache";
+    finding.larger_requests = device.growth_stride == 1 && MostlyLarger(sizes[worst->first]);
     for (const FloorPoint& point : floors) finding.curve.push_back({point.step, point.bytes, 0});
     findings_.push_back(std::move(finding));
   }
@@ -426,11 +458,13 @@ class Engine {
   void TakenByHandles() {
     for (GrowthFinding& memory : findings_) {
       if (memory.kind != GrowthKind::kLeak || memory.level != Level::kSegment) continue;
-      for (const GrowthFinding& handle : findings_) {
+      for (GrowthFinding& handle : findings_) {
         if (handle.level == Level::kHandle && handle.kind == GrowthKind::kLeak &&
             !IsHandleOfTheDriver(handle.api) &&
             places_.Merged(handle.group) == places_.Merged(memory.group)) {
           memory.remedy = Remedy::kDestroyHandle;
+          memory.explanation = "taken by " + handle.api + ", whose handles stay step after step";
+          handle.told_by_memory = true;
         }
       }
     }
@@ -499,8 +533,12 @@ class Engine {
             steps_.real() ? "made in preparation, not step by step" : "made in bulk; no steps to judge it by";
         break;
       case GrowthKind::kStrandedCache:
-        finding.remedy = Remedy::kEmptyCache;
-        finding.explanation = "the allocator takes new segments although old ones lie free";
+        finding.remedy = finding.larger_requests ? Remedy::kPreallocate : Remedy::kEmptyCache;
+        finding.explanation =
+            finding.larger_requests
+                ? "each request is larger than the one before, so that none of the segments "
+                  "that lie free fits it"
+                : "the allocator takes new segments although old ones lie free";
         break;
       case GrowthKind::kHandles:
         finding.explanation = "stay, but no device memory was seen to go with them";
@@ -583,6 +621,8 @@ std::string_view RemedyName(Remedy remedy) {
       return "free it";
     case Remedy::kClearWorkspaces:
       return "clear the workspaces";
+    case Remedy::kPreallocate:
+      return "allocate once and write in place";
     case Remedy::kReceiver:
       return "the receiving process";
   }
@@ -607,6 +647,9 @@ std::string_view RemedyText(Remedy remedy) {
       return "a call that frees it";
     case Remedy::kClearWorkspaces:
       return "torch._C._cuda_clearCublasWorkspaces(), or fewer streams: one workspace is kept for each";
+    case Remedy::kPreallocate:
+      return "allocating the buffer once, at its full size or in large steps, and writing into it in place "
+             "(no torch.cat); empty_cache() would only give back what was stranded so far";
     case Remedy::kReceiver:
       return "the other process, when it has opened and released it";
     case Remedy::kUnknown:

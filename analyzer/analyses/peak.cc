@@ -356,6 +356,10 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
             "type");
       }
     }
+    bool trains = false;
+    for (OriginId id = 0; id < collector.usage().size() && !trains; ++id) {
+      trains = collector.usage()[id].births != 0 && collector.origins()[id].phase == Phase::kBackward;
+    }
     // One line whose temporaries are most of the peak, in a few large pieces.
     for (const SharePlace& line : peak.by_line) {
       if (!large(line.transient_bytes, 30)) continue;
@@ -364,12 +368,21 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
         if (places.Merged(collector.origins()[block.origin].group) == line.group)
           largest = std::max(largest, block.bytes);
       }
+      const bool headline =
+          line.transient_bytes >= kLeastHeadline && large(line.transient_bytes, 50) && large(largest, 25);
+      std::string text = "what this line makes in each step is " +
+                         std::string(large(line.transient_bytes, 55)   ? "most"
+                                     : large(line.transient_bytes, 45) ? "about half"
+                                                                       : "a large part") +
+                         " of the peak: ";
+      if (line.place.backward) {
+        text += "gradients of what the line made in forward; make that in smaller pieces";
+      } else {
+        text += "compute it in smaller pieces";
+        if (trains) text += ", or recompute it in backward (checkpointing)";
+      }
       // Activations of many layers are how training works; single giants are what can be changed.
-      add(PeakAdvice::Kind::kDominantTemporary, line.group, line.transient_bytes,
-          line.transient_bytes >= kLeastHeadline && large(line.transient_bytes, 50) && large(largest, 25),
-          "what this line makes in each step is most of the peak: compute it in smaller pieces, or recompute "
-          "it in "
-          "backward (checkpointing)");
+      add(PeakAdvice::Kind::kDominantTemporary, line.group, line.transient_bytes, headline, std::move(text));
     }
     // A device that is given memory after the work has moved to another one, and never touches it.
     const uint64_t moved = WorkMovedAway(collector, device);

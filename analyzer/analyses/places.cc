@@ -14,6 +14,14 @@ bool SystemHeader(std::string_view file) {
          BaseName(file) == "device_functions.h";
 }
 
+// A function of the CUDA runtime, which nvcc links into the program itself.
+bool OfStaticRuntime(std::string_view function) {
+  for (std::string_view prefix : {"cuda", "__cuda", "libcudart_static", "cudart"}) {
+    if (function.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
 Place FromLocation(const Location& location) {
   Place place;
   place.file = location.file;
@@ -38,6 +46,19 @@ Place Places::OfFrame(FrameId frame) {
   Place place = FromLocation(*best);
   place.user_code = origins_.ClassOf(model_.Frame(frame)) == CodeClass::kUser;
   return place;
+}
+
+// No frame has a line, but symbol tables name functions: the innermost one of the user's own that is not the
+// runtime's.
+Place Places::WithoutLines(StackId stack, Place otherwise) {
+  for (StackId node = stack; node != 0; node = model_.Node(node).parent) {
+    const FrameId frame = model_.Node(node).frame;
+    if (origins_.ClassOf(model_.Frame(frame)) != CodeClass::kUser) continue;
+    for (const Location& location : symbols_.Resolve(frame)) {
+      if (location.named && !OfStaticRuntime(location.function)) return FromLocation(location);
+    }
+  }
+  return otherwise;
 }
 
 Place Places::Make(const Group& group) {
@@ -78,6 +99,7 @@ Place Places::Make(const Group& group) {
       break;
     }
   }
+  if (group.native != 0 && place.line == 0) place = WithoutLines(group.native, std::move(place));
   place.user_code = group.user_code;
   place.backward = group.backward;
   return place;

@@ -25,6 +25,7 @@ class Places {
   bool StackNames(const Origin& origin, std::string_view part);
 
  private:
+  Place WithoutLines(StackId stack, Place otherwise);
   Place Make(const Group& group);
 
   const TraceModel& model_;

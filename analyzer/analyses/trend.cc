@@ -10,13 +10,56 @@ namespace {
 constexpr uint64_t kFewestRises = 3;
 // The chance, were the growth still going on, that it shows nothing for so long: below it, it has ended.
 constexpr double kEnded = 0.02;
-// Growth in the later half below this part of that in the earlier half: a cache that fills up.
+// Growth in the later half below this part of that in the earlier half: a cache that fills up. With many
+// rises less is left to chance, and growth with the square root of the steps (0.41) is told as well.
 constexpr double kSlowing = 0.34;
+constexpr double kSlowingOfMany = 0.45;
+constexpr uint64_t kManyRises = 40;
+// So many rises tell what a step adds from what came once.
+constexpr size_t kRisesForPortions = 8;
+// Falls of the level, from step to step, that tell work in flight from growth.
+constexpr uint64_t kFewestFalls = 5;
 
 double Chance(uint64_t rises, double steps, double quiet) {
   // Laplace's rule for the chance of a rise per step, from what was seen while it grew.
   const double rate = std::min(0.999, (static_cast<double>(rises) + 1.0) / (std::max(1.0, steps) + 2.0));
   return std::pow(1.0 - rate, quiet);
+}
+
+// Takes from the rate and from what has grown by what came once, if all else came in equal portions.
+void SetAside(const std::vector<size_t>& rises, const std::vector<uint64_t>& count,
+              const std::vector<uint64_t>& bytes, double span, Trend& trend) {
+  std::vector<uint64_t> portions;
+  for (size_t i : rises) portions.push_back(bytes[i] - std::min(bytes[i], bytes[i - 1]));
+  std::vector<uint64_t> sorted = portions;
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2),
+                   sorted.end());
+  const uint64_t median = sorted[sorted.size() / 2];
+  const auto equal = static_cast<size_t>(std::count(portions.begin(), portions.end(), median));
+  if (median == 0 || equal * 10 < portions.size() * 7) return;
+  // Of the commonest portion.
+  uint64_t objects = 0;
+  for (size_t r = 0; r < rises.size() && objects == 0; ++r) {
+    if (portions[r] == median) objects = count[rises[r]] - count[rises[r] - 1];
+  }
+  uint64_t once_in_span = 0;
+  uint64_t count_in_span = 0;
+  for (size_t r = 0; r < rises.size(); ++r) {
+    if (portions[r] < 4 * median) continue;
+    const uint64_t once = portions[r] - median;
+    const uint64_t came = count[rises[r]] - std::min(count[rises[r]], count[rises[r] - 1]);
+    const uint64_t once_count = came - std::min(came, objects);
+    trend.once_bytes += once;
+    trend.once_count += once_count;
+    if (r == 0) continue;  // the rate is taken after the first rise
+    once_in_span += once;
+    count_in_span += once_count;
+  }
+  trend.grown_bytes -= std::min(trend.grown_bytes, trend.once_bytes);
+  trend.grown_count -= std::min(trend.grown_count, trend.once_count);
+  if (span <= 0) return;
+  trend.bytes_per_step -= static_cast<double>(once_in_span) / span;
+  trend.count_per_step -= static_cast<double>(count_in_span) / span;
 }
 
 }  // namespace
@@ -137,9 +180,38 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   }
 
   if (rises.size() < kFewestRises) {
+    // One object more than in the beginning, but the growth is in how large they are.
+    if (by == TrendBy::kCount && trend.grown_count <= 2) {
+      const Trend sizes = JudgeTrend(floors, last_step, TrendBy::kBytes);
+      if (sizes.grows && sizes.kind == GrowthKind::kLeak && sizes.rises >= kRisesForPortions) {
+        trend = sizes;
+        trend.kind = GrowthKind::kLongerSteps;
+        return trend;
+      }
+    }
     trend.kind = GrowthKind::kOneOff;
     trend.confidence = 0.8;
     return trend;
+  }
+
+  // Work in flight goes up and down at random, and may stand higher at the end than in the beginning. Were
+  // that growth, the level would not have fallen by half as much before.
+  if (by == TrendBy::kCount) {
+    uint64_t ups = 0;
+    uint64_t falls = 0;
+    uint64_t highest = raw(0);
+    uint64_t deepest = 0;  // largest fall below what was reached before
+    for (size_t i = 1; i < n; ++i) {
+      ups += raw(i) > raw(i - 1) ? 1u : 0u;
+      falls += raw(i) < raw(i - 1) ? 1u : 0u;
+      highest = std::max(highest, raw(i));
+      deepest = std::max(deepest, highest - raw(i));
+    }
+    if (falls >= kFewestFalls && falls * 2 >= ups && 2 * deepest >= measure[n - 1] - measure[0]) {
+      trend.kind = GrowthKind::kSawtooth;
+      trend.confidence = 0.7;
+      return trend;
+    }
   }
 
   if (rises.size() < 6) {
@@ -177,7 +249,8 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
     for (size_t i : rises) {
       (floors[i].step <= middle ? early : late) += measure[i] - measure[i - 1];
     }
-    if (static_cast<double>(late) < kSlowing * static_cast<double>(early)) {
+    const double slowing = rises.size() >= kManyRises ? kSlowingOfMany : kSlowing;
+    if (static_cast<double>(late) < slowing * static_cast<double>(early)) {
       trend.kind = GrowthKind::kSlowing;
       trend.confidence = 0.7;
       return trend;
@@ -185,12 +258,16 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   }
   trend.kind = GrowthKind::kLeak;
 
+  // Portions that are nearly all alike, and one or two far larger ones: a workspace, say, that the line made
+  // once beside what it keeps of every step. These are no part of the rate.
+  if (rises.size() >= kRisesForPortions) SetAside(rises, count, bytes, span, trend);
+
   // One large jump among many small rises is state, not rate: the median of slopes does not see it.
   std::vector<std::pair<double, double>> curve;
   for (size_t i = first; i <= last; ++i) curve.emplace_back(floors[i].step, static_cast<double>(bytes[i]));
   const double slope = TheilSenSlope(curve);
   if (slope > 0 && std::abs(slope - trend.bytes_per_step) > 0.25 * trend.bytes_per_step &&
-      rises.size() >= 8) {
+      rises.size() >= 8 && trend.once_bytes == 0) {
     trend.bytes_per_step = slope;
     const double steps = end_step - trend.since_step;
     trend.grown_bytes = std::min(trend.grown_bytes, static_cast<uint64_t>(std::llround(slope * steps)));

@@ -27,6 +27,9 @@ struct Trend {
   double until_step = 0;
   uint64_t grown_bytes = 0;
   uint64_t grown_count = 0;
+  // Came at once beside it and stayed; in none of the figures above.
+  uint64_t once_bytes = 0;
+  uint64_t once_count = 0;
   uint64_t rises = 0;
   uint64_t points = 0;
   double confidence = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "analyzer/report/text.h"
@@ -52,6 +53,18 @@ bool ExplainedGrowth(const Findings& findings) {
     if (growth.grown_bytes * 20 >= peak && peak != 0) return true;
   }
   return false;
+}
+
+// At the rates of all leaks of one device together, of the device that is full first.
+uint64_t UntilFull(const Findings& findings) {
+  std::map<int32_t, double> per_microsecond;  // parts of what is free
+  for (const GrowthFinding& growth : findings.growth) {
+    if (!IsLeak(growth.kind) || growth.suppressed || growth.microseconds_until_full == 0) continue;
+    per_microsecond[growth.device] += 1.0 / static_cast<double>(growth.microseconds_until_full);
+  }
+  double most = 0;
+  for (const auto& [device, rate] : per_microsecond) most = std::max(most, rate);
+  return most > 0 ? static_cast<uint64_t>(1.0 / most) : 0;
 }
 
 // What was looked at, whatever came of it.
@@ -140,6 +153,7 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
       cache = &growth;
     }
   }
+  verdict.microseconds_until_full = UntilFull(findings);
   // Memory with a line before handles and estimates.
   std::stable_partition(verdict.culprits.begin(), verdict.culprits.end(), [](const Culprit& culprit) {
     return culprit.level != Level::kHandle && culprit.kind != GrowthKindName(GrowthKind::kUnattributed);
@@ -151,7 +165,8 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
     verdict.confidence = cache->confidence;
     verdict.headline = "FRAGMENTATION: the allocator's cache grows by " + Bytes(stranded) +
                        (real ? "/step" : "/slice") + ", first asked for at " + cache->place.Short() +
-                       "; what is allocated does not";
+                       (cache->larger_requests ? "; each request is larger than the one before"
+                                               : "; what is allocated does not grow");
     return verdict;
   }
   if (!verdict.culprits.empty()) {
@@ -221,8 +236,11 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
         if (peak.bytes > advice.peak_without) saved = std::min(saved, peak.bytes - advice.peak_without);
         break;
       }
-      verdict.headline = "PEAK: nothing leaks; " + FormatBytes(saved) + " of the peak are avoidable at " +
-                         worst.place.Short() + " (" + worst.kind + ")";
+      verdict.headline = "PEAK: " +
+                         (real ? "no leak in " + Plural(findings.steps.count, "step")
+                               : std::string("no steps to tell a leak by")) +
+                         "; " + FormatBytes(saved) + " of the peak are avoidable at " + worst.place.Short() +
+                         " (" + worst.kind + ")";
       return verdict;
     }
   }

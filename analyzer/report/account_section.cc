@@ -1,5 +1,6 @@
 // The account of each device: tensors + cache + other libraries + the rest = what nvidia-smi shows.
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -12,6 +13,34 @@ namespace {
 
 std::string Signed(int64_t bytes) {
   return bytes < 0 ? FormatSignedBytes(bytes) : FormatBytes(static_cast<uint64_t>(bytes));
+}
+
+// What no call of this program accounts for, in the parts that readings of the device can tell apart.
+template <typename Row>
+void Unattributed(const DeviceAccount& account, bool clean, int detail, const Row& row) {
+  constexpr int64_t kSmall = 16 << 20;
+  const Account& p = account.at_peak;
+  const Account& e = account.at_end;
+  const int64_t before = e.unattributed_before;
+  const int64_t since = e.unattributed - before;
+  const bool moved = std::abs(since) >= kSmall || std::abs(p.unattributed - before) >= kSmall || detail > 0;
+  const bool less = before > 0 && account.context_at_most < static_cast<uint64_t>(before) / 10 * 9;
+  const std::string context =
+      "its CUDA context" +
+      (less ? " (" + FormatBytes(account.context_at_most) + " at most)" : std::string()) + ", other programs";
+  // A healthy run is told in few lines.
+  if (!moved || (clean && detail == 0)) {
+    row("unattributed", Signed(p.unattributed), Signed(e.unattributed),
+        (moved ? "at the start " + Signed(before) : "as at the start") + ": " + context);
+    return;
+  }
+  row("unattributed", Signed(p.unattributed), Signed(e.unattributed), "asked for by no call of this program");
+  row("  at the start", Signed(before), Signed(before), context);
+  std::string note = "code, other programs";
+  if (e.launches != 0) note = FormatBytes(e.launches) + " taken as kernels were first launched (estimate)";
+  if (account.others_gave_back >= static_cast<uint64_t>(kSmall))
+    note += "; others gave back " + FormatBytes(account.others_gave_back);
+  row("  since then", Signed(p.unattributed - before), Signed(since), note);
 }
 
 void AccountText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
@@ -60,12 +89,7 @@ void AccountText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
       row("other libraries", FormatBytes(rest.first), FormatBytes(rest.second), "");
     }
     if (p.measured || e.measured) {
-      row("unattributed", Signed(p.unattributed), Signed(e.unattributed),
-          "context, code, other programs; at the start " + Signed(e.unattributed_before));
-      // Local memory and code; worth a row where it is much of what is used.
-      if (e.launches != 0 && (detail > 0 || e.launches * 4 >= e.used)) {
-        row("  of it", "", FormatBytes(e.launches), "taken at the first launch of kernels");
-      }
+      Unattributed(account, findings.verdict.kind == VerdictKind::kClean, detail, row);
       row("used", FormatBytes(p.used), FormatBytes(e.used),
           "of " + FormatBytes(e.total != 0 ? e.total : p.total) + "; what nvidia-smi shows for the card");
     } else {
@@ -109,6 +133,8 @@ void AccountJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   nlohmann::ordered_json devices = nlohmann::ordered_json::array();
   for (const DeviceAccount& account : findings.accounts) {
     accounts.push_back({{"device", account.device},
+                        {"others_gave_back_bytes", account.others_gave_back},
+                        {"context_at_most_bytes", account.context_at_most},
                         {"at_peak", AccountJson(trace, account.at_peak)},
                         {"at_end", AccountJson(trace, account.at_end)}});
     const Totals& blocks = ledger.totals(Level::kBlock, account.device);

@@ -21,21 +21,6 @@ std::string Percent(double part) {
   return std::to_string(static_cast<int>(std::lround(part * 100))) + " %";
 }
 
-// What would free it: where a census saw who keeps it, in terms of that.
-std::string FreedBy(const AnalyzedTrace& trace, size_t number) {
-  const GrowthFinding& growth = trace.analyses.findings().growth[number];
-  const std::vector<HeldBy>& holders = trace.holders.HoldersOf(number);
-  if (growth.remedy == Remedy::kReference && !holders.empty()) {
-    const HeldBy& first = holders.front();
-    if (first.kind == "autograd") {
-      return "keeping .detach() or .item() of it instead, which lets its autograd graph go";
-    }
-    if (first.views)
-      return "keeping a copy of the part (.clone()) instead of a view, so that the whole can go";
-  }
-  return std::string(RemedyText(growth.remedy));
-}
-
 void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   if (!findings.concluded || findings.growth.empty()) return;
@@ -49,30 +34,35 @@ void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
       ++suppressed;
       continue;
     }
+    if (growth.told_by_memory && detail == 0) continue;
     if (!heading) out.Heading("What grows");
     heading = true;
     if (++shown > (detail > 0 ? 100 : 5)) continue;
     out.Line("  " + out.Bold(RateText(growth.bytes_per_step, growth.count_per_step, real)) + "  " +
              Printable(growth.place.Short()) + "  (" + What(growth) + ", " + DeviceText(growth.device) + ")");
-    std::string evidence =
-        growth.explanation + "; rose in " + FormatCount(growth.rises) + " of " +
-        FormatCount(growth.steps_seen) + " steps since step " +
-        FormatCount(static_cast<uint64_t>(growth.since_step)) + ", " +
-        (growth.bytes_known ? "the line then holds " + FormatBytes(growth.grown_bytes) : "") +
-        (growth.bytes_known && growth.grown_count != 0 ? " in " : "") +
-        (growth.grown_count != 0 ? Plural(growth.grown_count, "object") : "") +
-        (growth.bytes_known ? "" : ", what each costs is not known") +
-        (growth.bytes_from.empty() ? "" : " (bytes by " + growth.bytes_from + ")") + ", confidence " +
-        Percent(growth.confidence);
+    std::string evidence = growth.explanation + "; rose in " + FormatCount(growth.rises) + " of " +
+                           FormatCount(growth.steps_seen) + " steps since step " +
+                           FormatCount(static_cast<uint64_t>(growth.since_step)) + ", " +
+                           (growth.bytes_known ? FormatBytes(growth.grown_bytes) : "") +
+                           (growth.bytes_known && growth.grown_count != 0 ? " in " : "") +
+                           (growth.grown_count != 0 ? Plural(growth.grown_count, "object") : "") +
+                           (growth.bytes_known ? "" : ", what each costs is not known") +
+                           (growth.bytes_from.empty() ? "" : " (bytes by " + growth.bytes_from + ")") +
+                           " in all, confidence " + Percent(growth.confidence);
+    if (growth.once_bytes != 0) {
+      evidence += "; beside it the line made " + FormatBytes(growth.once_bytes) + " once, which stay";
+    }
     out.Line("      " + evidence);
     const auto number = static_cast<size_t>(&growth - findings.growth.data());
     for (const std::string& row : HolderRows(trace, number, detail > 0 ? 20 : 3)) out.Line("      " + row);
     const std::string curve = Sparkline(growth.curve, 60);
     if (!curve.empty()) out.Line("      " + curve);
     if (growth.remedy != Remedy::kUnknown) {
-      std::string remedy = "freed by: " + FreedBy(trace, number);
-      if (growth.microseconds_until_full != 0) {
-        remedy += "; the card is full in " + FormatDuration(growth.microseconds_until_full) + " at this rate";
+      std::string remedy = "freed by: " + WhatFrees(trace, number);
+      // Of one leak alone; the headline says it of all.
+      if (growth.microseconds_until_full != 0 && detail > 0) {
+        remedy +=
+            "; by this line alone the card is full in " + FormatDuration(growth.microseconds_until_full);
       }
       out.Line("      " + remedy);
     }
@@ -143,6 +133,8 @@ nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFindin
   if (!growth.api.empty()) json["api"] = Printable(growth.api);
   json["grown_bytes"] = growth.grown_bytes;
   json["grown_count"] = growth.grown_count;
+  json["once_bytes"] = growth.once_bytes;
+  json["once_count"] = growth.once_count;
   json["live_bytes"] = growth.live_bytes;
   json["live_bytes_at_end"] = growth.live_bytes_at_end;
   json["since_step"] = growth.since_step;
@@ -154,7 +146,8 @@ nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFindin
     json["seconds_until_full"] = static_cast<double>(growth.microseconds_until_full) / 1e6;
   }
   json["remedy"] = std::string(RemedyName(growth.remedy));
-  json["remedy_text"] = std::string(RemedyText(growth.remedy));
+  json["remedy_text"] =
+      WhatFrees(trace, static_cast<size_t>(&growth - trace.analyses.findings().growth.data()));
   json["explanation"] = growth.explanation;
   if (growth.suppressed) json["suppressed_by"] = Printable(growth.suppressed_by);
   nlohmann::ordered_json& curve = json["curve"] = nlohmann::ordered_json::array();

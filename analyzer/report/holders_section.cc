@@ -210,6 +210,42 @@ void HoldersJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 }  // namespace
 
+HolderParts FirstHolder(const AnalyzedTrace& trace, size_t growth) {
+  const std::vector<HeldBy>& list = trace.holders.HoldersOf(growth);
+  if (list.empty() || list.front().kind == "none") return {};
+  const HeldBy& held = list.front();
+  return {Printable(held.Describe()), Printable(Stores(held)), Printable(Facts(held))};
+}
+
+std::string WhatFrees(const AnalyzedTrace& trace, size_t number) {
+  const GrowthFinding& growth = trace.analyses.findings().growth[number];
+  const std::vector<HeldBy>& holders = trace.holders.HoldersOf(number);
+  if (growth.remedy != Remedy::kReference || holders.empty()) return std::string(RemedyText(growth.remedy));
+  const HeldBy& held = holders.front();
+  const auto names = [&held](std::string_view part) {
+    return held.text.find(part) != std::string::npos || held.detail.find(part) != std::string::npos;
+  };
+  if (held.kind == "autograd")
+    return "keeping .detach() or .item() of it instead, which lets its autograd graph go";
+  if (held.views) return "keeping a copy of the part (.clone()) instead of a view, so that the whole can go";
+  if (names("__traceback__")) {
+    return "keeping the text of the exception, not the exception: its traceback keeps the frames and what is "
+           "in them";
+  }
+  if (held.container_type.find("lru_cache") != std::string::npos || names("cached value")) {
+    return "a bound (maxsize) and keys that come again, such as shapes: a tensor as an argument is a new key "
+           "each time";
+  }
+  if (held.kind == "name" && held.items > 1 && !held.container.empty()) {
+    // A tensor of no dimension: a loss, a score.
+    const bool scalar = held.shape.ends_with("()");
+    return std::string(scalar ? "storing numbers (.item())"
+                              : "a bound, or storing copies on the CPU (.cpu())") +
+           ", in " + Printable(held.container);
+  }
+  return std::string(RemedyText(growth.remedy));
+}
+
 std::vector<std::string> HolderRows(const AnalyzedTrace& trace, size_t growth, size_t most) {
   const std::vector<HeldBy>& list = trace.holders.HoldersOf(growth);
   std::vector<std::string> rows;

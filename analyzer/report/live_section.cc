@@ -24,12 +24,18 @@ ShareOrigin WithoutAllocator(const Findings& findings, const SharePlace& line) {
 void LiveText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   for (const LiveFinding& live : findings.live) {
-    // Beside tensors the account says what libraries hold; on the host a few bytes say nothing.
+    // Beside tensors the account says what libraries hold, unless it is what leaks; on the host a few bytes
+    // say nothing.
     const bool tensors =
         std::any_of(findings.live.begin(), findings.live.end(), [&](const LiveFinding& other) {
           return other.device == live.device && other.level == Level::kBlock;
         });
-    if (detail == 0 && live.level == Level::kSegment &&
+    const bool leaks =
+        std::any_of(findings.growth.begin(), findings.growth.end(), [&](const GrowthFinding& growth) {
+          return growth.kind == GrowthKind::kLeak && growth.level == Level::kSegment &&
+                 growth.device == live.device;
+        });
+    if (detail == 0 && live.level == Level::kSegment && !leaks &&
         (tensors || (live.device < 0 && live.bytes < kSmallOnHost))) {
       continue;
     }

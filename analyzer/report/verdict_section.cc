@@ -7,15 +7,63 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-// Who keeps the leak of the headline: the line to edit is mostly there, not where the memory was made.
-void KeptBy(const AnalyzedTrace& trace, TextWriter& out) {
-  const Findings& findings = trace.analyses.findings();
+constexpr size_t kNone = SIZE_MAX;
+
+// The growth that the headline is about.
+size_t OfHeadline(const Findings& findings) {
+  const Verdict& verdict = findings.verdict;
+  if (verdict.culprits.empty()) return kNone;
+  const Culprit& worst = verdict.culprits.front();
   for (size_t i = 0; i < findings.growth.size(); ++i) {
     const GrowthFinding& growth = findings.growth[i];
-    if (!IsLeak(growth.kind) || growth.suppressed) continue;
-    const std::vector<std::string> rows = HolderRows(trace, i, 1);
+    if (IsLeak(growth.kind) && !growth.suppressed && growth.device == worst.device &&
+        growth.level == worst.level && growth.bytes_per_step == worst.bytes_per_step &&
+        growth.place.Short() == worst.place.Short()) {
+      return i;
+    }
+  }
+  return kNone;
+}
+
+// With who keeps the leak before where it was made: the line to edit is mostly the one that stores.
+std::string Headline(const AnalyzedTrace& trace, size_t growth) {
+  const Verdict& verdict = trace.analyses.findings().verdict;
+  std::string headline = Printable(verdict.headline);
+  constexpr std::string_view kBorn = " born at ";
+  const size_t at = headline.find(kBorn);
+  if (growth == kNone || verdict.kind != VerdictKind::kLeak || at == std::string::npos) return headline;
+  const HolderParts holder = FirstHolder(trace, growth);
+  if (holder.who.empty()) return headline;
+  std::string kept = ", kept by " + holder.who;
+  if (!holder.stores.empty()) kept += ", stored at " + holder.stores;
+  return headline.insert(at, kept + ";");
+}
+
+// What is kept, and what to do about it.
+void AboutTheLeak(const AnalyzedTrace& trace, size_t number, TextWriter& out) {
+  const Findings& findings = trace.analyses.findings();
+  const HolderParts holder = FirstHolder(trace, number);
+  if (findings.verdict.kind == VerdictKind::kLeak && !holder.facts.empty()) {
+    out.Field("kept", holder.facts);
+  } else {
+    const std::vector<std::string> rows = HolderRows(trace, number, 1);
     if (!rows.empty()) out.Line("  " + rows.front());
-    return;
+  }
+  std::string todo;
+  if (findings.growth[number].remedy != Remedy::kUnknown) todo = WhatFrees(trace, number);
+  if (!todo.empty()) out.Field("freed by", todo);
+  if (findings.verdict.microseconds_until_full != 0) {
+    size_t lines = 0;
+    for (const GrowthFinding& growth : findings.growth)
+      lines += IsLeak(growth.kind) && !growth.suppressed && growth.microseconds_until_full != 0 ? 1u : 0u;
+    out.Field("card is full", "in " + FormatDuration(findings.verdict.microseconds_until_full) +
+                                  (lines > 1 ? " at the rates of all lines together" : " at this rate"));
+  }
+  const Place& place = findings.growth[number].place;
+  if (place.line == 0 && !place.python && !place.module.empty()) {
+    out.Field("no lines", Printable(place.module) +
+                              " has no debug information that was found: build it with -g, or name a folder "
+                              "with its debug file (--symbols)");
   }
 }
 
@@ -23,11 +71,11 @@ void VerdictText(const AnalyzedTrace& trace, int, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   if (!findings.concluded) return;
   const Verdict& verdict = findings.verdict;
-  const std::string headline = Printable(verdict.headline);
+  const size_t about = OfHeadline(findings);
+  const std::string headline = Headline(trace, about);
   switch (verdict.kind) {
     case VerdictKind::kLeak:
       out.Line(out.Bold(out.Red(headline)));
-      KeptBy(trace, out);
       break;
     case VerdictKind::kFragmentation:
     case VerdictKind::kPeak:
@@ -38,6 +86,7 @@ void VerdictText(const AnalyzedTrace& trace, int, TextWriter& out) {
       out.Line(out.Bold(out.Green(headline)));
       break;
   }
+  if (about != kNone) AboutTheLeak(trace, about, out);
   if (findings.out_of_memory_count != 0) {
     out.Line(out.Red(Plural(findings.out_of_memory_count, "allocation") +
                      " failed for lack of memory, see below"));
@@ -57,10 +106,13 @@ void VerdictJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   const Findings& findings = trace.analyses.findings();
   const Verdict& verdict = findings.verdict;
   out["verdict"] = std::string(VerdictName(verdict.kind));
-  out["headline"] = Printable(verdict.headline);
+  out["headline"] = Headline(trace, OfHeadline(findings));
   out["confidence"] = verdict.confidence;
   out["bytes_per_step"] =
       verdict.bytes_known ? nlohmann::ordered_json(verdict.bytes_per_step) : nlohmann::ordered_json(nullptr);
+  if (verdict.microseconds_until_full != 0) {
+    out["seconds_until_full"] = static_cast<double>(verdict.microseconds_until_full) / 1e6;
+  }
   nlohmann::ordered_json& culprits = out["culprits"] = nlohmann::ordered_json::array();
   for (const Culprit& culprit : verdict.culprits) {
     nlohmann::ordered_json json = PlaceJson(culprit.place);

@@ -11,5 +11,9 @@ namespace gpumemtrace::synthetic {
 std::vector<Scenario> PhaseScenarios();
 // Several devices and threads, libraries, programs without a framework.
 std::vector<Scenario> DeviceScenarios();
+// Leaks and controls that differ in how they grow: in portions, with noise, slowly, beside others.
+std::vector<Scenario> GrowthScenarios();
+// What frameworks and libraries keep by themselves: graphs, plans, pools, state, copies of weights.
+std::vector<Scenario> LibraryScenarios();
 
 }  // namespace gpumemtrace::synthetic

@@ -58,10 +58,7 @@ Truth KeptThenFreedAtExit(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 24 + seed % 40;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    kept.push_back(p.New(p.Torch(kEvalLine, 1), 2 * kMiB, 11));
-  }
+  t.Train(steps, true, [&](uint64_t) { kept.push_back(p.New(p.Torch(kEvalLine, 1), 2 * kMiB, 11)); });
   p.Free(kept);
   p.Free(t.parameters_);
   p.Free(t.state_);
@@ -72,10 +69,9 @@ Truth EveryTenthStepKept(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 100 + seed % 50;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     if (s % 10 == 9) kept.push_back(p.New(p.Line(kEvalLine), 8 * kMiB, 11));
-  }
+  });
   return {"leak", {kEvalLine}, 0.8 * kMiB, steps};
 }
 
@@ -83,10 +79,9 @@ Truth NowAndThenKept(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 300;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t) {
     if (t.Random(0, 9) == 0) kept.push_back(p.New(p.Line(kEvalLine), 8 * kMiB, 11));
-  }
+  });
   return {"leak", {kEvalLine}, 0, steps};
 }
 
@@ -95,15 +90,14 @@ Truth EvaluationKeepsOutputs(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 100 + 10 * (seed % 5);
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, false);
-    if (s % 10 != 9) continue;
+  t.Train(steps, false, [&](uint64_t s) {
+    if (s % 10 != 9) return;
     for (int i = 0; i < 16; ++i) {
       const Memory batch = p.New(p.Line(kEvalLine, 101), kMiB, 11);
       kept.push_back(p.New(p.Line(kEvalLine, 102), kMiB, 12));
       p.Free(batch);
     }
-  }
+  });
   return {"leak", {102}, 0, steps};
 }
 
@@ -112,22 +106,19 @@ Truth LeakBesideSawTooth(Program& p, uint64_t seed) {
   Memories cycles;
   Memories kept;
   const uint64_t steps = 90 + seed % 20;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     cycles.push_back(p.New(p.Line(kEvalLine), 4 * kMiB, 11));
     kept.push_back(p.New(p.Line(kKeepLine), 512 * kKiB, 12));
     if (s % 17 == 16) p.Free(cycles);
-  }
+  });
   return {"leak", {kKeepLine}, 512.0 * kKiB, steps};
 }
 
 Truth LeakInEightSteps(Program& p, uint64_t seed) {
   Training t(p, seed);
   Memories kept;
-  for (uint64_t s = 0; s < 8 + seed % 3; ++s) {
-    t.Step(kMiB, seed % 2 == 0);
-    kept.push_back(p.New(p.Line(kKeepLine), 3 * kMiB, 11));
-  }
+  t.Train(8 + seed % 3, seed % 2 == 0,
+          [&](uint64_t) { kept.push_back(p.New(p.Line(kKeepLine), 3 * kMiB, 11)); });
   return {"leak", {kKeepLine}, 3.0 * kMiB, 8 + seed % 3};
 }
 
@@ -135,10 +126,7 @@ Truth HandleOfUnknownCost(Program& p, uint64_t seed) {
   // Nothing tells the bytes: then they must not be told.
   Training t(p, seed);
   const uint64_t steps = 30 + seed % 20;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    p.Handle(p.Line(38, 33), "cudnnCreate");
-  }
+  t.Train(steps, true, [&](uint64_t) { p.Handle(p.Line(38, 33), "cudnnCreate"); });
   return {"leak", {33}, 0, steps};
 }
 
@@ -161,15 +149,14 @@ Truth LeakSinceLater(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 120;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     const Memory scores = p.New(p.Line(kEvalLine), kMiB, 11);
     if (s >= 60) {
       kept.push_back(scores);
     } else {
       p.Free(scores);
     }
-  }
+  });
   return {"leak", {kEvalLine}, 1.0 * kMiB, steps};
 }
 
@@ -177,13 +164,12 @@ Truth LeakBesideLateState(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 80;
   Memories kept, late;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     if (s == 40) {
       for (int i = 0; i < 8; ++i) late.push_back(p.New(p.Optimizer(kStepLine, 3), 16 * kMiB, 12));
     }
     kept.push_back(p.New(p.Line(kKeepLine), 64 * kKiB, 11));
-  }
+  });
   return {"leak", {kKeepLine}, 64.0 * kKiB, steps};
 }
 
@@ -297,13 +283,13 @@ Truth NativeProgram(Program& p, uint64_t seed) {
 Truth Healthy(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 30 + seed % 50;
-  for (uint64_t s = 0; s < steps; ++s) t.Step(kMiB, seed % 2 == 0);
+  t.Train(steps, seed % 2 == 0, [](uint64_t) {});
   return {"clean", {}, 0, steps};
 }
 
 Truth HealthyThenExits(Program& p, uint64_t seed) {
   Training t(p, seed);
-  for (uint64_t s = 0; s < 30; ++s) t.Step(kMiB, true);
+  t.Train(30, true, [](uint64_t) {});
   p.Free(t.parameters_);
   p.Free(t.state_);
   return {"clean", {}, 0, 30};
@@ -320,25 +306,18 @@ Truth LeakThatStopped(Program& p, uint64_t seed) {
   Training t(p, seed);
   Memories kept;
   const uint64_t steps = 120 + seed % 30;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     if (s < 50) kept.push_back(p.New(p.Line(kKeepLine), kMiB, 11));
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
 Truth LruCacheFillsLate(Program& p, uint64_t seed) {
   Training t(p, seed);
-  std::deque<Memory> cache;
   const uint64_t bound = 60 + seed % 10;
   const uint64_t steps = 100;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    cache.push_back(p.New(p.Line(kKeepLine), 2 * kMiB, 11));
-    if (cache.size() <= bound) continue;
-    p.Free(cache.front());
-    cache.pop_front();
-  }
+  Bounded cache(p, bound);
+  t.Train(steps, true, [&](uint64_t) { cache.Push(p.New(p.Line(kKeepLine), 2 * kMiB, 11)); });
   return {"clean", {}, 0, steps};
 }
 
@@ -385,15 +364,9 @@ Truth HandlesInBulk(Program& p, uint64_t seed) {
 
 Truth EventsInFlight(Program& p, uint64_t seed) {
   Training t(p, seed);
-  std::deque<Memory> events;
   const uint64_t steps = 40 + seed % 20;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    events.push_back(p.Handle(p.Line(29), "cudaEventCreate"));
-    if (events.size() < 5) continue;
-    p.Free(events.front());
-    events.pop_front();
-  }
+  Bounded events(p, 4);
+  t.Train(steps, true, [&](uint64_t) { events.Push(p.Handle(p.Line(29), "cudaEventCreate")); });
   return {"clean", {}, 0, steps};
 }
 
@@ -401,11 +374,10 @@ Truth EventsKept(Program& p, uint64_t seed) {
   // A library's queue keeps an event or two of each step: no device memory goes with them.
   Training t(p, seed);
   const uint64_t steps = 20 + seed % 20;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     p.Handle(p.Line(29), "cudaEventCreateWithFlags");
     if (s % 2 == 0) p.Handle(p.Line(29), "cudaEventCreateWithFlags");
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -423,12 +395,11 @@ Truth ModelOnly(Program& p, uint64_t seed) {
 Truth LateState(Program& p, uint64_t seed) {
   Training t(p, seed);
   Memories late;
-  for (uint64_t s = 0; s < 40; ++s) {
-    t.Step(kMiB, true);
+  t.Train(40, true, [&](uint64_t s) {
     if (s == 10 + seed % 20) {
       for (int i = 0; i < 6; ++i) late.push_back(p.New(p.Optimizer(kStepLine, 3), 16 * kMiB, 12));
     }
-  }
+  });
   return {"clean", {}, 0, 40};
 }
 
@@ -453,11 +424,10 @@ Truth RandomKeyCache(Program& p, uint64_t seed) {
   Training t(p, seed);
   std::map<uint64_t, Memory> cache;
   const uint64_t keys = 24;
-  for (uint64_t s = 0; s < 300; ++s) {
-    t.Step(kMiB, true);
+  t.Train(300, true, [&](uint64_t) {
     const uint64_t key = t.Random(0, keys - 1);
     if (!cache.contains(key)) cache[key] = p.New(p.Line(kKeepLine), 2 * kMiB, 11);
-  }
+  });
   return {"clean", {}, 0, 300};
 }
 
@@ -467,11 +437,10 @@ Truth SawTooth(Program& p, uint64_t seed) {
   Memories cycles;
   const uint64_t period = 13 + seed % 9;
   const uint64_t steps = 4 * period + seed % period;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     cycles.push_back(p.New(p.Line(kKeepLine), 2 * kMiB, 11));
     if (s % period == period - 1) p.Free(cycles);
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -485,8 +454,7 @@ Truth LongerSequences(Program& p, uint64_t seed) {
 Truth Evaluation(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 50;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, false);
+  t.Train(steps, false, [&](uint64_t s) {
     if (s % 10 == 9) {
       Memories outputs;
       for (int i = 0; i < 16; ++i) {
@@ -496,7 +464,7 @@ Truth Evaluation(Program& p, uint64_t seed) {
       }
       p.Free(outputs);
     }
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -658,7 +626,7 @@ const std::vector<Scenario>& Scenarios() {
   };
   static const std::vector<Scenario> kAll = [] {
     std::vector<Scenario> all = kOwn;
-    for (const auto& more : {PhaseScenarios(), DeviceScenarios()})
+    for (const auto& more : {PhaseScenarios(), DeviceScenarios(), GrowthScenarios(), LibraryScenarios()})
       all.insert(all.end(), more.begin(), more.end());
     return all;
   }();

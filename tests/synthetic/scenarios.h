@@ -15,6 +15,7 @@ struct Truth {
   std::vector<uint32_t> lines;  // one of them must be named; empty = none need be
   double bytes_per_step = 0;    // exact where not 0
   uint64_t steps = 0;           // 0 = not checked
+  bool each_line = false;       // every one of `lines` must be named, not only one
 };
 
 struct Scenario {

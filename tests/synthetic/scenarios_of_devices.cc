@@ -131,12 +131,11 @@ Truth PinningThreadKeeps(Program& p, uint64_t seed) {
 Truth CommunicatorPerStep(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 20 + seed;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t) {
     const Stack line = p.Line(44);
     for (uint64_t channel = 0; channel < 4; ++channel)
       p.Driver(line, p.Library("libnccl.so.2", 0x400 + channel), DEVICE, 4 * kMiB, "cudaMalloc");
-  }
+  });
   return {"leak", {44}, 16.0 * kMiB, steps};
 }
 
@@ -144,12 +143,11 @@ Truth CommunicatorOnce(Program& p, uint64_t seed) {
   // Made with the first collective of the third step, and kept for good.
   Training t(p, seed);
   const uint64_t steps = 40 + seed;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    if (s != 3) continue;
+  t.Train(steps, true, [&](uint64_t s) {
+    if (s != 3) return;
     for (uint64_t channel = 0; channel < 12; ++channel)
       p.Driver(p.Line(44), p.Library("libnccl.so.2", 0x400 + channel % 2), DEVICE, 4 * kMiB, "cudaMalloc");
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -158,21 +156,19 @@ Truth GraphPerCall(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 20 + seed;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     kept.push_back(p.New(p.Line(46, 202), 20 * kMiB, 12, 500 + s));
     p.Handle(p.Line(46, 203), "cudaGraphInstantiate");
-  }
+  });
   return {"leak", {202}, 20.0 * kMiB, steps};
 }
 
 Truth ManyEventsKept(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 400 + seed;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, false);
+  t.Train(steps, false, [&](uint64_t) {
     for (int i = 0; i < 4; ++i) p.Handle(p.Line(29), "cudaEventCreateWithFlags");
-  }
+  });
   return {"leak", {29}, 0, steps};
 }
 
@@ -232,13 +228,12 @@ Truth PoolGivesBack(Program& p, uint64_t seed) {
   // The cache is emptied after each evaluation: segments come and go, and nothing grows.
   Training t(p, seed);
   const uint64_t steps = 60 + seed;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    if (s % 12 != 11) continue;
+  t.Train(steps, true, [&](uint64_t s) {
+    if (s % 12 != 11) return;
     const Memory large = p.New(p.Line(kEvalLine), 200 * kMiB, 11);
     p.Free(large);
     p.EmptyCache();
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -246,10 +241,7 @@ Truth LosesToTheDriver(Program& p, uint64_t seed) {
   // The device has less with each step, by the same amount, and no call tells why.
   Training t(p, seed);
   const uint64_t steps = 30 + seed;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    p.Read(s * 2 * kMiB);
-  }
+  t.Train(steps, true, [&](uint64_t s) { p.Read(s * 2 * kMiB); });
   return {"leak", {}, 2.0 * kMiB, steps};
 }
 
@@ -258,7 +250,7 @@ Truth OutOfMemory(Program& p, uint64_t seed) {
   const Memory weights = p.New(p.Line(kModelLine), 10 * kGiB, 1);
   const Memory cache = p.New(p.Line(kKeepLine), 40 * kGiB, 2);
   Training t(p, seed);
-  for (uint64_t s = 0; s < 12; ++s) t.Step(kMiB, true);
+  t.Train(12, true, [](uint64_t) {});
   p.New(p.Line(kEvalLine), 45 * kGiB, 3);
   p.Free(cache);
   p.Free(weights);

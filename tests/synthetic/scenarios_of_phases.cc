@@ -31,10 +31,9 @@ Truth EveryThirdStepKept(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 48 + 3 * (seed % 10);
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, seed % 2 == 0);
+  t.Train(steps, seed % 2 == 0, [&](uint64_t s) {
     if (s % 3 == 2) kept.push_back(p.New(p.Line(kKeepLine), 3 * kMiB, 11));
-  }
+  });
   return {"leak", {kKeepLine}, 1.0 * kMiB, steps};
 }
 
@@ -42,11 +41,10 @@ Truth TwoLeaksAtOnce(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 40 + seed;
   Memories first, second;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t) {
     first.push_back(p.New(p.Line(kKeepLine), kMiB, 11));
     second.push_back(p.New(p.Line(41), 256 * kKiB, 12));
-  }
+  });
   return {"leak", {kKeepLine}, 1.25 * kMiB, steps};
 }
 
@@ -54,15 +52,14 @@ Truth LeakBeginsNearTheEnd(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 150;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     const Memory scores = p.New(p.Line(kEvalLine), 2 * kMiB, 11);
     if (s >= steps - 20) {
       kept.push_back(scores);
     } else {
       p.Free(scores);
     }
-  }
+  });
   return {"leak", {kEvalLine}, 2.0 * kMiB, steps};
 }
 
@@ -71,10 +68,9 @@ Truth LeakSinceLaterOnItsOwnLine(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 100 + seed;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     if (s >= 70) kept.push_back(p.New(p.Line(kKeepLine), 64 * kKiB, 11));
-  }
+  });
   return {"leak", {kKeepLine}, 64.0 * kKiB, steps};
 }
 
@@ -137,10 +133,8 @@ Truth LeakOfGrowingTensors(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 40 + seed;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    kept.push_back(p.New(p.Line(kKeepLine), (s + 1) * 64 * kKiB, 11));
-  }
+  t.Train(steps, true,
+          [&](uint64_t s) { kept.push_back(p.New(p.Line(kKeepLine), (s + 1) * 64 * kKiB, 11)); });
   return {"leak", {kKeepLine}, 0, steps};
 }
 
@@ -148,10 +142,8 @@ Truth LeakOfRandomSizes(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 120;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    kept.push_back(p.New(p.Line(kKeepLine), t.Random(1, 64) * 64 * kKiB, 11));
-  }
+  t.Train(steps, true,
+          [&](uint64_t) { kept.push_back(p.New(p.Line(kKeepLine), t.Random(1, 64) * 64 * kKiB, 11)); });
   return {"leak", {kKeepLine}, 0, steps};
 }
 
@@ -160,15 +152,14 @@ Truth HalfOfItIsFreed(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 200;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t) {
     const Memory one = p.New(p.Line(kKeepLine), kMiB, 11);
     if (t.Random(0, 3) == 0) {
       kept.push_back(one);
     } else {
       p.Free(one);
     }
-  }
+  });
   return {"leak", {kKeepLine}, 0, steps};
 }
 
@@ -178,22 +169,18 @@ Truth WarmUpThenLeak(Program& p, uint64_t seed) {
   Memories tried;
   const uint64_t steps = 50 + seed;
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     if (s == 2) p.Free(tried);
     for (int i = 0; i < 30 && s < 2; ++i) tried.push_back(p.New(p.Line(kKeepLine), kMiB, 11));
     if (s >= 2) kept.push_back(p.New(p.Line(kKeepLine), kMiB, 11));
-  }
+  });
   return {"leak", {kKeepLine}, 1.0 * kMiB, steps};
 }
 
 Truth LeakIn(Program& p, uint64_t seed, uint64_t steps) {
   Training t(p, seed);
   Memories kept;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, seed % 2 == 0);
-    kept.push_back(p.New(p.Line(kKeepLine), 3 * kMiB, 11));
-  }
+  t.Train(steps, seed % 2 == 0, [&](uint64_t) { kept.push_back(p.New(p.Line(kKeepLine), 3 * kMiB, 11)); });
   return {"leak", {kKeepLine}, 3.0 * kMiB, steps};
 }
 
@@ -207,7 +194,7 @@ Truth LeakInSixSteps(Program& p, uint64_t seed) {
 
 Truth HealthyIn(Program& p, uint64_t seed, uint64_t steps) {
   Training t(p, seed);
-  for (uint64_t s = 0; s < steps; ++s) t.Step(kMiB, true);
+  t.Train(steps, true, [](uint64_t) {});
   return {"clean", {}, 0, 0};
 }
 
@@ -226,16 +213,10 @@ Truth HealthyInEightSteps(Program& p, uint64_t seed) {
 Truth CacheFillsVeryLate(Program& p, uint64_t seed) {
   // The cache is full just before the run ends.
   Training t(p, seed);
-  std::deque<Memory> cache;
   const uint64_t steps = 200;
   const uint64_t bound = 180 + seed % 10;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    cache.push_back(p.New(p.Line(kKeepLine), kMiB, 11));
-    if (cache.size() <= bound) continue;
-    p.Free(cache.front());
-    cache.pop_front();
-  }
+  Bounded cache(p, bound);
+  t.Train(steps, true, [&](uint64_t) { cache.Push(p.New(p.Line(kKeepLine), kMiB, 11)); });
   return {"clean", {}, 0, steps};
 }
 
@@ -245,11 +226,10 @@ Truth LongSawTooth(Program& p, uint64_t seed) {
   Memories cycles;
   const uint64_t period = 90 + seed;
   const uint64_t steps = 2 * period + period * 2 / 3;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     cycles.push_back(p.New(p.Line(kKeepLine), kMiB, 11));
     if (s % period == period - 1) p.Free(cycles);
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -259,17 +239,16 @@ Truth UnevenSawTooth(Program& p, uint64_t seed) {
   std::deque<Memory> cycles;
   const uint64_t steps = 150;
   uint64_t until = t.Random(8, 30);
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t s) {
     cycles.push_back(p.New(p.Line(kKeepLine), kMiB, 11));
-    if (s < until) continue;
+    if (s < until) return;
     const size_t left = t.Random(0, 3);
     while (cycles.size() > left) {
       p.Free(cycles.front());
       cycles.pop_front();
     }
     until = s + t.Random(8, 30);
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -292,26 +271,24 @@ Truth AveragedWeights(Program& p, uint64_t seed) {
   Training t(p, seed);
   Memories average;
   const uint64_t steps = 40 + seed;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t) {
     Memories next;
     for (uint32_t i = 0; i < t.layers_; ++i) next.push_back(p.New(p.Line(kKeepLine), t.width_, 11));
     p.Free(average);
     average = next;
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
 Truth CheckpointsNowAndThen(Program& p, uint64_t seed) {
   Training t(p, seed);
   const uint64_t steps = 120;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    if (s % 25 != 24) continue;
+  t.Train(steps, true, [&](uint64_t s) {
+    if (s % 25 != 24) return;
     Memories copy;
     for (uint32_t i = 0; i < t.layers_; ++i) copy.push_back(p.New(p.Line(kKeepLine), t.width_, 11));
     p.Free(copy);
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -328,8 +305,7 @@ Truth FullerBufferByBytes(Program& p, uint64_t seed) {
   std::deque<Memory> buffer;
   uint64_t bytes = 0;
   const uint64_t steps = 200;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
+  t.Train(steps, true, [&](uint64_t) {
     buffer.push_back(p.New(p.Line(kKeepLine), t.Random(1, 32) * 128 * kKiB, 11));
     bytes += buffer.back().size;
     while (bytes > 128 * kMiB) {
@@ -337,7 +313,7 @@ Truth FullerBufferByBytes(Program& p, uint64_t seed) {
       p.Free(buffer.front());
       buffer.pop_front();
     }
-  }
+  });
   return {"clean", {}, 0, steps};
 }
 
@@ -414,15 +390,9 @@ Truth Accumulated(Program& p, uint64_t seed) {
 
 Truth ScoresOfTheLastHundred(Program& p, uint64_t seed) {
   Training t(p, seed);
-  std::deque<Memory> scores;
   const uint64_t steps = 300;
-  for (uint64_t s = 0; s < steps; ++s) {
-    t.Step(kMiB, true);
-    scores.push_back(p.New(p.Line(kKeepLine), 512, 11));
-    if (scores.size() <= 100) continue;
-    p.Free(scores.front());
-    scores.pop_front();
-  }
+  Bounded scores(p, 100);
+  t.Train(steps, true, [&](uint64_t) { scores.Push(p.New(p.Line(kKeepLine), 512, 11)); });
   return {"clean", {}, 0, steps};
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "tests/synthetic/program.h"
@@ -77,6 +79,15 @@ class Training {
 
   void FreeInput() { p_.Free(input_); }
 
+  // `steps` steps of one batch size; after each, what the scenario does with the number of the step.
+  template <typename Each>
+  void Train(uint64_t steps, bool adam, Each each) {
+    for (uint64_t s = 0; s < steps; ++s) {
+      Step(kMiB, adam);
+      each(s);
+    }
+  }
+
   // One whole step with nothing kept.
   void Step(uint64_t batch, bool adam) {
     const Memory loss = Forward(batch);
@@ -93,6 +104,26 @@ class Training {
   uint64_t width_ = 0;
   Memories parameters_, gradients_, state_, activations_;
   Memory input_;
+};
+
+// Keeps the newest few and drops the oldest: a deque with a bound, a replay buffer, work in flight.
+class Bounded {
+ public:
+  Bounded(Program& program, size_t bound) : p_(program), bound_(bound) {}
+  void Push(Memory memory) {
+    kept_.push_back(std::move(memory));
+    while (kept_.size() > bound_) Drop();
+  }
+  void Drop() {
+    p_.Free(kept_.front());
+    kept_.pop_front();
+  }
+  size_t size() const { return kept_.size(); }
+
+ private:
+  Program& p_;
+  size_t bound_;
+  std::deque<Memory> kept_;
 };
 
 }  // namespace gpumemtrace::synthetic

@@ -52,6 +52,54 @@ TEST(TrendTest, TeethWithARisingFloorAreALeak) {
   EXPECT_EQ(JudgeTrend(Curve(counts), 99, TrendBy::kCount).kind, GrowthKind::kLeak);
 }
 
+TEST(TrendTest, WhatCameOnceBesideEqualPortionsIsNoPartOfTheRate) {
+  for (const size_t at : {size_t{1}, size_t{20}}) {
+    std::vector<FloorPoint> floors;
+    for (uint64_t i = 0; i < 40; ++i) {
+      const bool workspace = i >= at;
+      floors.push_back(
+          {static_cast<double>(i), 512 * i + (workspace ? 1u << 20 : 0u), i + (workspace ? 1u : 0u)});
+    }
+    const Trend trend = JudgeTrend(floors, 39, TrendBy::kCount);
+    EXPECT_EQ(trend.kind, GrowthKind::kLeak);
+    EXPECT_DOUBLE_EQ(trend.bytes_per_step, 512);
+    EXPECT_DOUBLE_EQ(trend.count_per_step, 1);
+    EXPECT_EQ(trend.grown_bytes, 39 * 512u);
+    EXPECT_EQ(trend.grown_count, 39u);
+    EXPECT_EQ(trend.once_bytes, 1u << 20);
+    EXPECT_EQ(trend.once_count, 1u);
+  }
+}
+
+TEST(TrendTest, PortionsOfManySizesAreAllOfTheLeak) {
+  std::vector<FloorPoint> floors{{0, 0, 0}};
+  for (uint64_t i = 1; i < 60; ++i) {
+    const uint64_t bytes = i % 10 == 0 ? 4000 : 100 + 37 * (i % 7);
+    floors.push_back({static_cast<double>(i), floors.back().bytes + bytes, i});
+  }
+  const Trend trend = JudgeTrend(floors, 59, TrendBy::kCount);
+  EXPECT_EQ(trend.kind, GrowthKind::kLeak);
+  EXPECT_EQ(trend.once_bytes, 0u);
+}
+
+TEST(TrendTest, WorkInFlightThatStandsHighAtTheEndIsNoLeak) {
+  const std::vector<uint64_t> up_and_down = {0, 2, 1, 3, 5, 4, 2, 0, 1, 3, 2, 4, 6, 7, 5, 3, 4,  2, 1,
+                                             0, 1, 2, 4, 3, 5, 6, 5, 7, 6, 8, 7, 8, 9, 8, 9, 10, 9, 10};
+  EXPECT_EQ(JudgeTrend(Curve(up_and_down), 37, TrendBy::kCount).kind, GrowthKind::kSawtooth);
+  // The same beside one that is kept in each step.
+  std::vector<uint64_t> and_a_leak = up_and_down;
+  for (size_t i = 0; i < and_a_leak.size(); ++i) and_a_leak[i] += i;
+  EXPECT_EQ(JudgeTrend(Curve(and_a_leak), 37, TrendBy::kCount).kind, GrowthKind::kLeak);
+}
+
+TEST(TrendTest, OneObjectThatGetsLargerIsLongerStepsAndNoOneOff) {
+  std::vector<FloorPoint> floors;
+  for (uint64_t i = 0; i < 30; ++i)
+    floors.push_back({static_cast<double>(i), 1000 * (i + 1), i < 2 ? 1u : 2u});
+  const Trend trend = JudgeTrend(floors, 29, TrendBy::kCount);
+  EXPECT_EQ(trend.kind, GrowthKind::kLongerSteps);
+}
+
 TEST(TrendTest, AnUnfinishedToothIsNoLeak) {
   // Uneven teeth that each leave a few behind, and a last one that is as high as the others.
   std::vector<uint64_t> counts;

@@ -282,6 +282,7 @@ class Findings(unittest.TestCase):
                 # Its libraries are not here, so that nothing tells that these are workspaces.
                 (fixture("26_stream_per_request_cublas_workspace"), "only exit"),
                 (fixture("30_stream_per_sync_strands_cache"), "empty_cache()"),
+                (fixture("32_kv_cache_grown_by_cat"), "allocate once and write in place"),
                 (fixture("60_cuda_forgotten_buffers"), "free it"),
                 (self.trace("HandleOfUnknownCost"), "destroy the handle"),
                 (self.trace("LosesToTheDriver"), "only exit")):
@@ -302,14 +303,69 @@ class Findings(unittest.TestCase):
     def test_the_headline_of_a_leak_names_who_keeps_it(self):
         _, text, _ = run(fixture("14_eval_logits_gathered_on_gpu"))
         lines = text.splitlines()
-        self.assertTrue(lines[1].startswith("LEAK: "), text)
-        self.assertIn("kept by 14_eval_logits_gathered_on_gpu.logits_all", lines[2])
+        self.assertTrue(lines[1].startswith("LEAK: 4 MiB/step, kept by 14_eval_logits_gathered_on_gpu.logits_all"), text)
+        headline = " ".join(line.strip() for line in lines[1:4])
+        self.assertIn("stored at 14_eval_logits_gathered_on_gpu.py:24; born at 14_eval_logits_gathered_on_gpu.py:23",
+                      headline)
+        self.assertIn("\n  kept          39 tensors, 156 MiB", text)
+        self.assertIn("; born at ", self.report(fixture("14_eval_logits_gathered_on_gpu"))["headline"])
 
-    def test_what_frees_a_graph_is_said(self):
+    def test_what_frees_it_is_said_in_terms_of_who_keeps_it(self):
+        for name, words in (("02_losses_list_after_backward", "storing numbers (.item()), in "),
+                            ("08_stored_exceptions_keep_frames", "keeping the text of the exception"),
+                            ("10_lru_cache_tensor_key", "a bound (maxsize) and keys that come again"),
+                            ("12_recurrent_state_not_detached", "keeping .detach()"),
+                            ("14_eval_logits_gathered_on_gpu", "a bound, or storing copies on the CPU (.cpu()), in "),
+                            ("32_kv_cache_grown_by_cat", "allocating the buffer once"),
+                            ("53_cupy_row_view_kept", "keeping a copy of the part")):
+            with self.subTest(name):
+                text = " ".join(run(fixture(name))[1].split())
+                self.assertIn(" freed by " + words, text)
+                self.assertIn("freed by: " + words, text)
+
+    def test_what_the_line_made_once_is_no_part_of_the_leak(self):
+        for name, bytes_, count, once in (("02_losses_list_after_backward", 299 * 512, 299, 33 << 20),
+                                          ("14_eval_logits_gathered_on_gpu", 39 << 22, 39, 33 << 20)):
+            with self.subTest(name):
+                growth = self.report(fixture(name))["growth"][0]
+                self.assertEqual((growth["grown_bytes"], growth["grown_count"], growth["once_bytes"]),
+                                 (bytes_, count, once))
+
+    def test_the_time_until_full_is_that_of_all_lines_together(self):
+        report = self.report(fixture("12_recurrent_state_not_detached"))
+        lines = [g["seconds_until_full"] for g in report["growth"] if g["kind"] == "leak"]
+        self.assertEqual(len(lines), 2)
+        self.assertAlmostEqual(report["seconds_until_full"], 1 / sum(1 / line for line in lines), delta=1)
+        self.assertIn("at the rates of all lines together",
+                      " ".join(run(fixture("12_recurrent_state_not_detached"))[1].split()))
+
+    def test_a_handle_and_its_memory_are_one_leak(self):
+        _, text, _ = run(fixture("24_cublas_handle_per_call"))
+        self.assertIn("taken by cublasCreate", text)
+        self.assertNotIn("object/step", text)
+        self.assertIn("\nLive at the end on device 0: 1.5", text)
+        self.assertIn("object/step", run("-v", fixture("24_cublas_handle_per_call"))[1])
+
+    def test_a_cache_that_cannot_serve_larger_requests_is_told_from_one_that_is_stranded(self):
+        self.assertIn("each request is larger than the one before",
+                      self.report(fixture("32_kv_cache_grown_by_cat"))["headline"])
+        self.assertIn("what is allocated does not grow",
+                      self.report(fixture("30_stream_per_sync_strands_cache"))["headline"])
+
+    def test_the_unattributed_part_is_told_apart_as_far_as_readings_can(self):
+        for path in sorted(glob.glob(os.path.join(FIXTURES, "cases", "*.pb"))):
+            for account in self.report(path)["accounts"]:
+                if not account["at_end"]["measured"]:
+                    continue
+                self.assertLessEqual(account["context_at_most_bytes"], account["at_end"]["unattributed_before_bytes"])
         _, text, _ = run(fixture("12_recurrent_state_not_detached"))
-        self.assertIn("freed by: keeping .detach()", text)
-        _, text, _ = run(fixture("53_cupy_row_view_kept"))
-        self.assertIn("freed by: keeping a copy of the part", text)
+        for words in ("\n    at the start", "\n    since then"):
+            self.assertIn(words, text)
+        for words in ("asked for by no call of this program", "taken as kernels were first launched (estimate)"):
+            self.assertIn(words, " ".join(text.split()))
+
+    def test_native_code_without_lines_says_what_is_missing(self):
+        self.assertIn("build it with -g", " ".join(run(fixture("60_cuda_forgotten_buffers"))[1].split()))
 
     def test_a_healthy_run_fits_a_screen(self):
         for path in [fixture(name) for name in HEALTHY] + [self.trace("Healthy"), self.trace("NativeHealthy")]:
