@@ -45,12 +45,18 @@ int Rename(const char* from, const char* to) {
 int Truncate(int fd, uint64_t bytes) {
   return static_cast<int>(Result(syscall(SYS_ftruncate, fd, bytes)));
 }
+int TruncateNamed(const char* path, uint64_t bytes) {
+  return static_cast<int>(Result(syscall(SYS_truncate, path, bytes)));
+}
 int Allocate(int fd, uint64_t offset, uint64_t bytes) {
   // The system call itself: glibc's posix_fallocate emulates it by writing where a file system cannot.
   return static_cast<int>(Result(syscall(SYS_fallocate, fd, 0, offset, bytes)));
 }
 int Status(int fd, struct stat* status) {
   return fstat(fd, status) == 0 ? 0 : -errno;
+}
+int StatusNamed(const char* path, struct stat* status) {
+  return static_cast<int>(Result(syscall(SYS_newfstatat, AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW)));
 }
 int Unlink(const char* path) {
   return static_cast<int>(Result(syscall(SYS_unlinkat, AT_FDCWD, path, 0)));
@@ -129,7 +135,10 @@ Undisturbed::~Undisturbed() {
     sigemptyset(&size_signal);
     sigaddset(&size_signal, SIGXFSZ);
     const timespec now{};
-    while (sigtimedwait(&size_signal, nullptr, &now) == -1 && errno == EINTR) {
+    // The system call itself: ThreadSanitizer's sigtimedwait does not outlive its own thread-specific data,
+    // and we are called in destructors that come after.
+    while (syscall(SYS_rt_sigtimedwait, &size_signal, nullptr, &now, sizeof(uint64_t)) == -1 &&
+           errno == EINTR) {
     }
   }
   pthread_sigmask(SIG_SETMASK, &saved_, nullptr);

@@ -20,7 +20,10 @@ int64_t ReadAt(int fd, void* data, size_t bytes, uint64_t offset);
 int Rename(const char* from, const char* to);
 int Truncate(int fd, uint64_t bytes);
 int Allocate(int fd, uint64_t offset, uint64_t bytes);
+int TruncateNamed(const char* path, uint64_t bytes);
 int Status(int fd, struct stat* status);
+// Of a symbolic link itself.
+int StatusNamed(const char* path, struct stat* status);
 int Unlink(const char* path);
 int DuplicateAbove(int fd, int lowest);
 uint32_t ThreadId();

@@ -16,6 +16,9 @@
 namespace gpumemtrace::recorder {
 namespace {
 
+// Of a packet whose descriptor the host takes each time.
+constexpr int kMostAttempts = 3;
+
 // Programs use low numbers, and shells and servers hand out numbers from below: stay out of their way, but
 // not so high that the kernel must enlarge the table of descriptors.
 int HighDescriptor() {
@@ -38,6 +41,12 @@ int64_t FileLayer::Write(int fd, const void* data, size_t bytes) {
 }
 int FileLayer::Truncate(int fd, uint64_t bytes) {
   return sys::Truncate(fd, bytes);
+}
+int FileLayer::TruncateNamed(const char* path, uint64_t bytes) {
+  return sys::TruncateNamed(path, bytes);
+}
+int FileLayer::StatusNamed(const char* path, struct stat* status) {
+  return sys::StatusNamed(path, status);
 }
 int FileLayer::Status(int fd, struct stat* status) {
   return sys::Status(fd, status);
@@ -96,14 +105,14 @@ int TraceFile::Create(const char* path) {
 int TraceFile::Verify() {
   struct stat status;
   if (fd_ >= 0) {
-    if (layer_.Status(fd_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) return 0;
+    if (layer_.Status(fd_, &status) == 0 && IsOurs(status)) return 0;
     // Closed, or now a file of the host: it is theirs, leave it alone.
     fd_ = -1;
   }
   const int fd = layer_.Open(path_, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0);
   if (fd < 0) return fd;
   const int error = layer_.Status(fd, &status);
-  if (error < 0 || status.st_dev != device_ || status.st_ino != inode_) {
+  if (error < 0 || !IsOurs(status)) {
     layer_.Close(fd);
     // Somebody moved our file away or replaced it.
     return error < 0 ? error : -ESTALE;
@@ -115,7 +124,14 @@ int TraceFile::Verify() {
 }
 
 int TraceFile::CutBack() {
-  const int error = layer_.Truncate(fd_, size_);
+  // By its name where that is still ours: then no descriptor can be another file's.
+  struct stat status;
+  int error = 0;
+  if (layer_.StatusNamed(path_, &status) == 0 && IsOurs(status)) {
+    error = layer_.TruncateNamed(path_, size_);
+  } else if ((error = Verify()) == 0) {
+    error = layer_.Truncate(fd_, size_);
+  }
   if (error == 0) torn_ = false;
   return error;
 }
@@ -124,38 +140,67 @@ int TraceFile::CutTo(uint64_t size) {
   if (size == size_) return 0;
   size_ = size;
   torn_ = true;
-  const int error = Verify();
-  return error < 0 ? error : CutBack();
+  return CutBack();
 }
 
 int TraceFile::Append(std::span<const uint8_t> bytes) {
-  int error = Verify();
-  if (error < 0) return error;
-  if (torn_ && (error = CutBack()) < 0) return error;
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const int64_t written = layer_.Write(fd_, bytes.data() + done, bytes.size() - done);
-    if (written == -EINTR) continue;
-    if (written <= 0) {
-      if (done > 0) {
-        torn_ = true;
-        CutBack();
-      }
-      return written == 0 ? -EIO : static_cast<int>(written);
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    int error = Verify();
+    if (error < 0) return error;
+    if (torn_ && (error = CutBack()) < 0) return error;
+    size_t done = 0;
+    bool kept = true;
+    error = WriteAll(bytes, &done, &kept);
+    if (error == 0 && kept) {
+      size_ += bytes.size();
+      return 0;
     }
-    done += static_cast<size_t>(written);
-    if (done < bytes.size() && (error = Verify()) < 0) {
-      torn_ = true;
-      return error;
+    torn_ = done > 0;
+    const uint64_t strayed = strayed_;
+    if (!kept) {
+      const int lost = CountStrayed(done);
+      if (error == 0) error = lost;
     }
+    if (error == 0 && strayed_ == strayed) {
+      size_ += bytes.size();
+      torn_ = false;
+      return 0;
+    }
+    if (torn_) CutBack();
+    // Closed under our hands: once more.
+    if (error < 0 && (kept || attempt + 1 == kMostAttempts)) return error;
   }
-  size_ += bytes.size();
+  return -ESTALE;
+}
+
+int TraceFile::WriteAll(std::span<const uint8_t> bytes, size_t* done, bool* kept) {
+  int error = 0;
+  while (*done < bytes.size()) {
+    const int64_t written = layer_.Write(fd_, bytes.data() + *done, bytes.size() - *done);
+    if (written == -EINTR) continue;
+    // If the descriptor is ours now, it was: nobody but us gives it our file.
+    *kept &= IsOurs(fd_);
+    if (written <= 0) return written == 0 ? -EIO : static_cast<int>(written);
+    *done += static_cast<size_t>(written);
+    if (*done < bytes.size() && (error = Verify()) < 0) return error;
+  }
+  return 0;
+}
+
+int TraceFile::CountStrayed(size_t done) {
+  int error = Verify();
+  struct stat status;
+  if (error == 0) error = layer_.Status(fd_, &status);
+  if (error < 0) return error;
+  const uint64_t end = size_ + done;
+  const auto size = static_cast<uint64_t>(status.st_size);
+  if (IsOurs(status) && size < end) strayed_ += end - std::max(size, size_);
   return 0;
 }
 
 bool TraceFile::IsOurs(int fd) const {
   struct stat status;
-  return layer_.Status(fd, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
+  return layer_.Status(fd, &status) == 0 && IsOurs(status);
 }
 
 int64_t TraceFile::ReadAt(uint64_t offset, std::span<uint8_t> out) const {
@@ -197,6 +242,7 @@ int TraceFile::ReplaceBy(TraceFile& newer) {
   device_ = newer.device_;
   inode_ = newer.inode_;
   size_ = newer.size_;
+  strayed_ += newer.strayed_;
   torn_ = false;
   newer.fd_ = -1;
   newer.Close();

@@ -18,7 +18,10 @@ class FileLayer {
   virtual int Close(int fd);
   virtual int64_t Write(int fd, const void* data, size_t bytes);
   virtual int Truncate(int fd, uint64_t bytes);
+  virtual int TruncateNamed(const char* path, uint64_t bytes);
   virtual int Status(int fd, struct stat* status);
+  // Of a symbolic link itself.
+  virtual int StatusNamed(const char* path, struct stat* status);
   virtual int DuplicateAbove(int fd, int lowest);
   virtual int64_t ReadAt(int fd, void* data, size_t bytes, uint64_t offset);
   virtual int Rename(const char* from, const char* to);
@@ -40,6 +43,10 @@ class TraceFile {
   int Create(const char* path);
   // Appends all bytes, or none: after a failure the file ends where it ended before. 0 or −errno. Call it
   // with signals blocked (sys::Undisturbed): SIGXFSZ may come.
+  //
+  // A program that closes the descriptor and gives its number to a file of its own between our look at it and
+  // the write, a matter of a microsecond, gets our bytes: no system call takes a file that it must be. That
+  // is seen afterwards, counted in strayed(), and the bytes are appended again where they belong.
   int Append(std::span<const uint8_t> bytes);
   void Close();
   // Cuts it to its first `size` bytes, of `size()`. 0 or −errno; after a failure the bytes behind count as
@@ -54,6 +61,9 @@ class TraceFile {
   // Closes and removes it.
   void Remove();
 
+  // Bytes that did not reach the file although a write took them.
+  uint64_t strayed() const { return strayed_; }
+
   const char* path() const { return path_; }
   // Bytes of the file that are good.
   uint64_t size() const { return size_; }
@@ -62,6 +72,10 @@ class TraceFile {
   // Makes fd_ the descriptor of our file, reopening it when the host closed it or took its number.
   int Verify();
   int CutBack();
+  int WriteAll(std::span<const uint8_t> bytes, size_t* done, bool* kept);
+  // Counts what of `done` bytes, which were written behind size_, is not there. 0 or −errno: not known.
+  int CountStrayed(size_t done);
+  bool IsOurs(const struct stat& status) const { return status.st_dev == device_ && status.st_ino == inode_; }
   bool IsOurs(int fd) const;
 
   FileLayer& layer_;
@@ -71,6 +85,7 @@ class TraceFile {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   uint64_t size_ = 0;
+  uint64_t strayed_ = 0;
   // Bytes after `size_` may be the beginning of a packet that could not be completed.
   bool torn_ = false;
 };

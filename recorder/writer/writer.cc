@@ -413,6 +413,7 @@ void Writer::Encode(Item& item) {
 }
 
 void Writer::BeginPacket() {
+  TellOfStrayed();
   restart_ = restart_next_ || packets_since_restart_ >= kPacketsPerRestart ||
              (restart_bytes_ != 0 && context_.file.size() - restarted_at_ >= restart_bytes_);
   encoder_.Begin(restart_);
@@ -508,14 +509,30 @@ int Writer::FramePacket() {
   return 0;
 }
 
+int Writer::AppendPacket() {
+  const int error = context_.file.Append(packet_.span());
+  if (error < 0) last_error_ = -error;
+  return error;
+}
+
+void Writer::TellOfStrayed() {
+  const uint64_t strayed = context_.file.strayed();
+  if (strayed == strayed_told_) return;
+  char text[256];
+  snprintf(
+      text, sizeof text,
+      "The program took the descriptor of this trace for another file while %llu bytes were being written: "
+      "they are in that file, and once more here",
+      static_cast<unsigned long long>(strayed - strayed_told_));
+  strayed_told_ = strayed;
+  AddNote(1, text);
+}
+
 int Writer::WritePacket() {
   if (packet_.empty()) return -ENOMEM;
   const uint64_t offset = context_.file.size();
-  const int error = context_.file.Append(packet_.span());
-  if (error < 0) {
-    last_error_ = -error;
-    return error;
-  }
+  const int error = AppendPacket();
+  if (error < 0) return error;
   waiting_ = false;
   if (groups_.empty()) groups_.Push({offset, packet_index_, 0, 0, 0});
   if (encoder_.count() != 0 && restart_) {
@@ -613,11 +630,8 @@ int Writer::WriteOldDefinitions() {
     content_.Append(from.data(), end);
     int error = FramePacket();
     if (error < 0) return error;
-    error = context_.file.Append(packet_.span());
-    if (error < 0) {
-      last_error_ = -error;
-      return error;
-    }
+    error = AppendPacket();
+    if (error < 0) return error;
     ++packet_index_;
     from.EraseRange(0, end);
   }

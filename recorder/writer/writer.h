@@ -165,6 +165,10 @@ class Writer {
   // Writes definitions of packets that were given up, when they are too many for the next one.
   int WriteOldDefinitions();
   int FramePacket();
+  // Appends the framed packet. 0 or −errno.
+  int AppendPacket();
+  // Adds a note to the next packet when bytes went into a file of the host.
+  void TellOfStrayed();
   void AddStatistics(ByteBuffer& content);
   void AddMessage(ByteBuffer& to, uint32_t field, const ByteBuffer& message);
   RingState& State(uint32_t place) { return *states_[place]; }
@@ -215,6 +219,8 @@ class Writer {
   uint64_t gap_events_ = 0;
   int gap_error_ = 0;
   int last_error_ = 0;
+  // Of the file's, those that were told of.
+  uint64_t strayed_told_ = 0;
 };
 
 }  // namespace gpumemtrace::recorder

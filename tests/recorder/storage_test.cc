@@ -31,6 +31,7 @@ class FaultyLayer final : public recorder::FileLayer {
 
   int64_t Write(int fd, const void* data, size_t bytes) override {
     ++writes;
+    if (before_write) before_write(fd);
     const Decision decision = on_write ? on_write() : Decision{};
     if (decision.fault == Fault::kInterrupted) return -EINTR;
     if (decision.fault == Fault::kError) return -decision.error;
@@ -40,6 +41,9 @@ class FaultyLayer final : public recorder::FileLayer {
   int Truncate(int fd, uint64_t bytes) override {
     return truncate_fails ? -EIO : recorder::FileLayer::Truncate(fd, bytes);
   }
+  int TruncateNamed(const char* path, uint64_t bytes) override {
+    return truncate_fails ? -EIO : recorder::FileLayer::TruncateNamed(path, bytes);
+  }
   int Open(const char* path, int flags, mode_t mode) override {
     return open_error != 0 ? -open_error : recorder::FileLayer::Open(path, flags, mode);
   }
@@ -48,6 +52,8 @@ class FaultyLayer final : public recorder::FileLayer {
   }
 
   std::function<Decision()> on_write;
+  // Between the look at a descriptor and the write.
+  std::function<void(int fd)> before_write;
   bool truncate_fails = false;
   bool duplicate_fails = false;
   int open_error = 0;
@@ -151,6 +157,73 @@ TEST(TraceFile, DescriptorIsHighClosedOnExecAndTakenBack) {
   EXPECT_EQ(ReadFileBytes(folder / "t"), "oursmore");
   file.Close();
   EXPECT_EQ(DescriptorOf(folder / "t"), -1);
+}
+
+// The host closes the descriptor, or gives its number to a file of its own, between our look at it and the
+// write.
+TEST(TraceFile, WhatStraysIsSeenAndWrittenOnceMore) {
+  TemporaryFolder folder;
+  FaultyLayer layer;
+  recorder::TraceFile file(layer);
+  ASSERT_EQ(file.Create((folder / "t").c_str()), 0);
+  ASSERT_EQ(file.Append(Bytes("first ")), 0);
+  const int own = open((folder / "own").c_str(), O_RDWR | O_CREAT | O_APPEND, 0600);
+  ASSERT_EQ(write(own, "theirs ", 7), 7);
+  const auto once = [&](auto what) {
+    layer.before_write = [&layer, what](int fd) {
+      layer.before_write = nullptr;
+      what(fd);
+    };
+  };
+  once([](int fd) { close(fd); });
+  EXPECT_EQ(file.Append(Bytes("second ")), 0);
+  EXPECT_EQ(file.strayed(), 0u);
+  once([own](int fd) { dup2(own, fd); });
+  EXPECT_EQ(file.Append(Bytes("third ")), 0);
+  EXPECT_EQ(file.strayed(), 6u);
+  EXPECT_EQ(ReadFileBytes(folder / "t"), "first second third ");
+  EXPECT_EQ(ReadFileBytes(folder / "own"), "theirs third ");
+  // Half of a packet strays, and nothing of theirs is cut when the rest fails.
+  int calls = 0;
+  layer.on_write = [&] {
+    return ++calls == 1 ? FaultyLayer::Decision{Fault::kShort} : FaultyLayer::Decision{Fault::kError, ENOSPC};
+  };
+  once([own](int fd) { dup2(own, fd); });
+  EXPECT_EQ(file.Append(Bytes("fourth")), -ENOSPC);
+  EXPECT_EQ(file.strayed(), 9u);
+  EXPECT_EQ(ReadFileBytes(folder / "t"), "first second third ");
+  EXPECT_EQ(ReadFileBytes(folder / "own"), "theirs third fou");
+  layer.on_write = nullptr;
+  EXPECT_EQ(file.Append(Bytes("fourth")), 0);
+  EXPECT_EQ(ReadFileBytes(folder / "t"), "first second third fourth");
+  // One that is taken each time.
+  layer.before_write = [own](int fd) { dup2(own, fd); };
+  EXPECT_EQ(file.Append(Bytes("fifth")), -ESTALE);
+  layer.before_write = nullptr;
+  EXPECT_EQ(ReadFileBytes(folder / "t"), "first second third fourth");
+  close(own);
+  file.Close();
+}
+
+TEST(Writer, TellsOfWhatStrayed) {
+  FaultyLayer layer;
+  WriterBench bench(recorder::RingPlace::kPrivate, layer);
+  auto& slot = bench.NewThread(1, "main");
+  const int own = open((bench.folder / "own").c_str(), O_RDWR | O_CREAT | O_APPEND, 0600);
+  layer.before_write = [&](int fd) {
+    layer.before_write = nullptr;
+    dup2(own, fd);
+  };
+  recorder::Event event = WorkloadEvent(0, 0);
+  event.sequence = 1;
+  ASSERT_TRUE(bench.Put(slot, event, 1000));
+  ASSERT_EQ(bench.writer->Drain(Writer::Order::kEverything), 0);
+  ASSERT_EQ(bench.writer->Finish(), 0);
+  close(own);
+  const DecodedTrace trace = bench.Decode();
+  EXPECT_EQ(trace.events.size(), 1u);
+  ASSERT_EQ(trace.notes.size(), 1u);
+  EXPECT_NE(trace.notes[0].find("took the descriptor"), std::string::npos);
 }
 
 TEST(TraceFile, WorksWithoutAHighDescriptor) {
