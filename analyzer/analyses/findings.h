@@ -292,7 +292,8 @@ struct DeviceAccount {
   Account at_peak;
   Account at_end;
   uint64_t max_used = 0;
-  // What this process takes without a call (context, code) only grows, so that two readings say of the others:
+  // What this process takes without a call (context, code) only grows, so that two readings say of the
+  // others:
   uint64_t others_gave_back = 0;  // largest fall of the unattributed part; that much was theirs, at least
   uint64_t context_at_most = 0;   // lowest unattributed part of all readings: its context took no more
 };

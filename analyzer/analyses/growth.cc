@@ -513,7 +513,9 @@ class Engine {
         finding.explanation = "survives step after step until the end";
         break;
       case GrowthKind::kSaturated:
-        finding.explanation = "filled up: each new one replaces an old one";
+        finding.explanation = finding.api == "allocator cache"
+                                  ? "grew for a while, then no more"
+                                  : "filled up: each new one replaces an old one";
         break;
       case GrowthKind::kSlowing:
         finding.explanation = "still grows, but ever more slowly: a cache that fills up";

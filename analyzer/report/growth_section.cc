@@ -92,7 +92,9 @@ void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     const std::string amount = growth.level == Level::kHandle ? Plural(growth.grown_count, "object")
                                                               : FormatBytes(growth.grown_bytes);
     std::string note =
-        (growth.level == Level::kHandle ? Printable(growth.api) + ": " : "") + growth.explanation;
+        (growth.level == Level::kHandle || growth.api == "allocator cache" ? Printable(growth.api) + ": "
+                                                                           : "") +
+        growth.explanation;
     if (growth.remedy != Remedy::kUnknown && detail > 0)
       note += "; freed by: " + std::string(RemedyText(growth.remedy));
     rows.push_back({std::string(GrowthKindName(growth.kind)), amount,

@@ -35,6 +35,11 @@ std::string Headline(const AnalyzedTrace& trace, size_t growth) {
   const HolderParts holder = FirstHolder(trace, growth);
   if (holder.who.empty()) return headline;
   std::string kept = ", kept by " + holder.who;
+  // Made where it is stored.
+  const std::string_view born = std::string_view(headline).substr(at + kBorn.size());
+  const bool same = !holder.stores.empty() && born.starts_with(holder.stores) &&
+                    born.substr(holder.stores.size()).find_first_of("0123456789") != 0;
+  if (same) return headline.replace(at, kBorn.size(), kept + ", born and stored at ");
   if (!holder.stores.empty()) kept += ", stored at " + holder.stores;
   return headline.insert(at, kept + ";");
 }

@@ -308,6 +308,9 @@ class Findings(unittest.TestCase):
         self.assertIn("stored at 14_eval_logits_gathered_on_gpu.py:24; born at 14_eval_logits_gathered_on_gpu.py:23",
                       headline)
         self.assertIn("\n  kept          39 tensors, 156 MiB", text)
+        # A line that both makes and stores is told once.
+        self.assertIn("(list, 24 items), born and stored at 16_best_weights_snapshots_on_gpu.py:28",
+                      self.report(fixture("16_best_weights_snapshots_on_gpu"))["headline"])
         self.assertIn("; born at ", self.report(fixture("14_eval_logits_gathered_on_gpu"))["headline"])
 
     def test_what_frees_it_is_said_in_terms_of_who_keeps_it(self):
