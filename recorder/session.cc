@@ -114,6 +114,8 @@ bool Session::Open(std::span<const char* const> api_names) {
   }
   looked_at_modules_ = interpreter_changed_ = true;
   TellOfModules();
+  // What can only be found out on a thread that is not the main one.
+  modules_changed_.store(true, std::memory_order_relaxed);
   const int error = writer_.Start(header.span());
   if (error < 0) {
     Message("%s cannot be written (%s); this process is not traced", file_.path(), ErrorText(-error));

@@ -12,6 +12,7 @@
 #include "recorder/stacks/own_code.h"
 #include "recorder/stacks/python_interpreter.h"
 #include "recorder/stacks/python_walk.h"
+#include "recorder/stacks/stack_bounds.h"
 #include "recorder/stacks/stacks.h"
 #include "recorder/stacks/thread_stacks.h"
 
@@ -118,6 +119,7 @@ bool Prepare() {
   const KeepErrno keep_errno;
   FindOwnCode();
   PrepareEhFrame();
+  LearnWhereBoundsAre();
   NoteModuleChanges();
   g_native_problem.store(PrepareLibunwind(), std::memory_order_release);
   return FindInterpreter();

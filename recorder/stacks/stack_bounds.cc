@@ -6,6 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
 // The dynamic loader's record of where the main thread's stack began.
 extern "C" void* __libc_stack_end __attribute__((weak));
 
@@ -29,7 +33,29 @@ StackBounds MainStack() {
   return {high - room, high};
 }
 
-StackBounds ThreadStack() {
+// What the C library's descriptor of a thread, which lies where the thread pointer points to, says of its
+// stack.
+struct Block {
+  // Guard pages included.
+  uint64_t low;
+  uint64_t bytes;
+  uint64_t guard;
+};
+// Where in the descriptor, in words; 0 = not known (no library has it there).
+std::atomic<uint32_t> g_block_place{0};
+
+const uint64_t* Descriptor() {
+  return static_cast<const uint64_t*>(__builtin_thread_pointer());
+}
+
+// The descriptor lies in the same block as the stack, above it.
+bool IsBlockOf(const Block& block, const uint64_t* descriptor) {
+  return block.guard % 4096 == 0 && block.guard < block.bytes &&
+         reinterpret_cast<uint64_t>(descriptor) - block.low < block.bytes;
+}
+
+// Allocates and frees.
+StackBounds AskForThreadStack() {
   StackBounds bounds;
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) != 0) return bounds;
@@ -43,7 +69,37 @@ StackBounds ThreadStack() {
   return bounds;
 }
 
+StackBounds ThreadStack() {
+  if (const uint32_t place = g_block_place.load(std::memory_order_relaxed); place != 0) {
+    Block block;
+    std::memcpy(&block, Descriptor() + place, sizeof block);
+    if (IsBlockOf(block, Descriptor())) return {block.low + block.guard, block.low + block.bytes};
+  }
+  return AskForThreadStack();
+}
+
 }  // namespace
+
+bool LearnWhereBoundsAre() {
+  if (g_block_place.load(std::memory_order_relaxed) != 0) return true;
+  if (getpid() == static_cast<pid_t>(syscall(SYS_gettid))) return false;
+  const StackBounds bounds = AskForThreadStack();
+  const uint64_t* descriptor = Descriptor();
+  // Descriptors of today have less than 4 KiB.
+  const uint64_t last = std::min(reinterpret_cast<uint64_t>(descriptor) + 4096, bounds.high);
+  for (uint32_t place = 1; reinterpret_cast<uint64_t>(descriptor + place) + sizeof(Block) <= last; ++place) {
+    Block block;
+    std::memcpy(&block, descriptor + place, sizeof block);
+    // Older libraries do not tell the guard apart.
+    if (!IsBlockOf(block, descriptor) || block.low + block.bytes != bounds.high ||
+        (block.low + block.guard != bounds.low && block.low != bounds.low)) {
+      continue;
+    }
+    g_block_place.store(place, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
 
 StackBounds FindStackBounds(uint64_t stack_pointer) {
   if (getpid() == static_cast<pid_t>(syscall(SYS_gettid))) {

@@ -327,7 +327,6 @@ TEST_F(ProcessTest, NobodyWaitsForTheLoaderUnderALockOfOurs) {
 }
 
 TEST_F(ProcessTest, EventsWhileAThreadIsTornDown) {
-  if (kThreadSanitizer) GTEST_SKIP() << "the driver crashes there; why is not established";
   Run({"thread-end", "50"});
   const DecodedTrace trace = Decode();
   EXPECT_EQ(trace.events.size(), 50u * 32u * 5u);
@@ -338,9 +337,10 @@ TEST_F(ProcessTest, EventsWhileAThreadIsTornDown) {
 }
 
 TEST_F(ProcessTest, SignalHandlersAreRecordedOrCounted) {
-  if (kThreadSanitizer)
-    GTEST_SKIP() << "dlerror frees inside the handler when a first event starts the recorder there";
-  Run({"signals", "100000"});
+  // The start, once in a process, allocates (pthread_create and dlsym do), as any first call of CUDA does. In
+  // a handler ThreadSanitizer calls that an error, whatever was interrupted; everything after it must be
+  // right there, too.
+  Run({"signals", "100000", kThreadSanitizer ? "started" : "idle"});
   const DecodedTrace trace = Decode();
   ExpectWorkload(trace, 0, 100000);
   const uint64_t from_handler = trace.events.size() - 100000;

@@ -248,8 +248,11 @@ int ThreadEnd(char** arguments) {
 }
 
 std::atomic<uint64_t> g_in_handler{0};
-// signals EVENTS: a handler records too, whatever it interrupts.
+// signals EVENTS started|idle: a handler records too, whatever it interrupts; the recorder starts before, or
+// perhaps in the handler.
 int Signals(char** arguments) {
+  const uint64_t before = strcmp(arguments[1], "started") == 0 ? 16 : 0;
+  RecordWorkload(0, 0, before);
   struct sigaction action {};
   action.sa_handler = [](int) {
     const int saved = errno;
@@ -268,7 +271,7 @@ int Signals(char** arguments) {
       sched_yield();
     }
   });
-  RecordWorkload(0, 0, Number(arguments, 0));
+  RecordWorkload(0, before, Number(arguments, 0));
   stop.store(true);
   sender.join();
   recorder::Finish();

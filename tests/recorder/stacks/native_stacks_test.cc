@@ -20,6 +20,7 @@
 #include "recorder/stacks/libunwind_api.h"
 #include "recorder/stacks/modules.h"
 #include "recorder/stacks/own_code.h"
+#include "recorder/stacks/stack_bounds.h"
 #include "recorder/stacks/stacks.h"
 
 #define UNW_LOCAL_ONLY
@@ -276,7 +277,9 @@ TEST_F(NativeStacks, EqualUnwStepOnAlternateSignalStacks) {
   ASSERT_EQ(sigaltstack(&stack, nullptr), 0);
 }
 
-// ThreadSanitizer refuses the allocation of pthread_getattr_np inside a signal handler.
+// libunwind, which is the reference here, frees what it keeps for a thread in the last round of destructors
+// of thread-specific data, with a mutex; ThreadSanitizer's own data of the thread is gone by then, and it
+// crashes.
 #if !defined(__SANITIZE_THREAD__)
 TEST_F(NativeStacks, EqualUnwStepWhenTheFirstLookIsOnASignalStack) {
   std::thread thread([this] {
@@ -296,6 +299,78 @@ TEST_F(NativeStacks, EqualUnwStepWhenTheFirstLookIsOnASignalStack) {
   thread.join();
 }
 #endif
+
+StackBounds g_own_in_handler;
+StackBounds g_signal_in_handler;
+uint64_t g_sp_in_handler;
+void LookInHandler(int) {
+  g_sp_in_handler = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
+  g_own_in_handler = FindStackBounds(g_sp_in_handler);
+  g_signal_in_handler = FindSignalStack(g_sp_in_handler);
+}
+
+// ThreadSanitizer reports what allocates in a handler.
+TEST(StackBounds, AreFoundInAHandlerWithoutAllocating) {
+  std::thread([] { EXPECT_TRUE(LearnWhereBoundsAre()); }).join();
+  struct sigaction action {};
+  action.sa_handler = LookInHandler;
+  for (const bool alternate : {false, true}) {
+    action.sa_flags = alternate ? SA_ONSTACK : 0;
+    ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+    std::thread([] {
+      std::vector<char> memory(256 * 1024);
+      stack_t stack{};
+      stack.ss_sp = memory.data();
+      stack.ss_size = memory.size();
+      ASSERT_EQ(sigaltstack(&stack, nullptr), 0);
+      raise(SIGUSR1);
+      stack.ss_flags = SS_DISABLE;
+      ASSERT_EQ(sigaltstack(&stack, nullptr), 0);
+    }).join();
+    // ThreadSanitizer runs handlers where it likes.
+    const bool on_own = g_own_in_handler.Contains(g_sp_in_handler);
+    EXPECT_NE(on_own, g_signal_in_handler.Contains(g_sp_in_handler));
+#if !defined(__SANITIZE_THREAD__)
+    EXPECT_EQ(on_own, !alternate);
+#endif
+  }
+  signal(SIGUSR1, SIG_DFL);
+}
+
+// Bounds that are read from where they were found are those that pthread_getattr_np tells.
+TEST(StackBounds, AreThoseOfTheLibrary) {
+  const auto compare = [] {
+    pthread_attr_t attributes;
+    void* low = nullptr;
+    size_t bytes = 0;
+    ASSERT_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
+    pthread_attr_getstack(&attributes, &low, &bytes);
+    pthread_attr_destroy(&attributes);
+    const StackBounds bounds = FindStackBounds(reinterpret_cast<uint64_t>(__builtin_frame_address(0)));
+    EXPECT_EQ(bounds.low, reinterpret_cast<uint64_t>(low));
+    EXPECT_EQ(bounds.high, reinterpret_cast<uint64_t>(low) + bytes);
+  };
+  std::thread([] { EXPECT_TRUE(LearnWhereBoundsAre()); }).join();
+  std::thread(compare).join();
+  const auto run = [](void* function) -> void* {
+    (*static_cast<decltype(compare)*>(function))();
+    return nullptr;
+  };
+  auto function = compare;
+  for (const bool own_memory : {false, true}) {
+    constexpr size_t kBytes = size_t{1} << 20;
+    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, kBytes);
+    if (own_memory) pthread_attr_setstack(&attributes, memory, kBytes);
+    pthread_t thread;
+    ASSERT_EQ(pthread_create(&thread, &attributes, run, &function), 0);
+    pthread_join(thread, nullptr);
+    pthread_attr_destroy(&attributes);
+    munmap(memory, kBytes);
+  }
+}
 
 ucontext_t g_main_context;
 ucontext_t g_coroutine_context;
