@@ -40,6 +40,12 @@ struct HookRow {
   Library library;
 };
 extern const HookRow kHookRows[kHookCount];
+// Of the rows: known when an entry is compiled, so that a call does not read the row.
+inline constexpr Library kHookLibraries[kHookCount] = {
+#define GPUMEMTRACE_LIBRARY(symbol, base, since, variant, library, ...) Library::library,
+    GPUMEMTRACE_ALL_HOOKS(GPUMEMTRACE_LIBRARY)
+#undef GPUMEMTRACE_LIBRARY
+};
 
 constexpr size_t Index(HookId id) {
   return static_cast<size_t>(id);
@@ -83,8 +89,14 @@ template <auto wrapper, HookId id, typename R, typename... Args>
 struct Entries<wrapper, id, R (*)(Call<R, Args...>, Args...)> {
   template <size_t entry>
   static R Function(Args... args) {
-    void* original = entry == 0 ? OriginalForCaller(id, __builtin_return_address(0))
-                                : originals[Index(id)][entry].load(std::memory_order_acquire);
+    constexpr Library kLibrary = kHookLibraries[Index(id)];
+    // One driver and one PyTorch per process.
+    constexpr bool kOneOriginal = kLibrary == Library::kDriver || kLibrary == Library::kTorch;
+    void* original =
+        entry != 0 || kOneOriginal ? originals[Index(id)][entry].load(std::memory_order_acquire) : nullptr;
+    if (entry == 0 && original == nullptr) [[unlikely]] {
+      original = OriginalForCaller(id, __builtin_return_address(0));
+    }
     if (original == nullptr) [[unlikely]] {
       return static_cast<R>(AnswerWithoutLibrary(id));
     }

@@ -55,28 +55,36 @@ class CounterRate {
 class EventClock {
  public:
   uint64_t Now(const CounterRate& rate) {
-    const uint64_t scale = rate.scale();
-    if (scale == 0) return sys::MonotonicNs();
     // Far more than the processor does in that time, and little enough that the product fits.
     constexpr uint64_t kMostNs = 1'000'000;
+    if (scale_ == 0) return Look(rate);
     const uint64_t ticks = ReadCounter();
-    const uint64_t passed = (ticks - ticks_) * scale >> CounterRate::kShift;
-    if (ticks - ticks_ < kMostTicks && passed < kMostNs && ns_ != 0) [[likely]] {
+    const uint64_t passed = (ticks - ticks_) * scale_ >> CounterRate::kShift;
+    if (ticks - ticks_ < kMostTicks && passed < kMostNs) [[likely]] {
       return ns_ + passed;
     }
-    // A rate that is a little off may make the kernel's clock seem to go back by a nanosecond or two.
+    return Look(rate);
+  }
+
+ private:
+  // At the kernel's clock, and at the rate, which is not in the cache line of this.
+  __attribute__((noinline)) uint64_t Look(const CounterRate& rate) {
+    scale_ = rate.scale();
+    const uint64_t ticks = scale_ != 0 ? ReadCounter() : 0;
     const uint64_t now = sys::MonotonicNs();
+    // A rate that is a little off may make the kernel's clock seem to go back by a nanosecond or two.
     ticks_ = ticks;
     if (now > ns_) ns_ = now;
     return ns_;
   }
 
- private:
   // 16 GHz for a millisecond.
   static constexpr uint64_t kMostTicks = uint64_t{1} << 24;
 
   uint64_t ticks_ = 0;
   uint64_t ns_ = 0;
+  // Of the rate when the kernel's clock was read, 0 = read it again.
+  uint64_t scale_ = 0;
 };
 
 }  // namespace gpumemtrace::recorder

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <bit>
+#include <new>
 
 #include "proto/gpumemtrace/ring_file.h"
 #include "recorder/clock.h"
@@ -26,14 +27,22 @@ using ring_file::RecordKind;
 enum State : uint32_t { kIdle, kStarting, kActive, kOff };
 
 // A page that the kernel wipes in the child of a fork, so that also a child made by a bare clone() notices
-// that it is another process. 0 = not the process that made the session.
-struct ProcessPage {
-  std::atomic<uint64_t> generation;
-};
-constinit ProcessPage g_no_page{{0}};
+// that it is another process. Besides, what every event looks at, in one cache line: between two events the
+// program has used the caches for itself.
+struct alignas(64) ProcessPage {
+  // 0 = not the process that made the session.
+  std::atomic<uint64_t> generation{0};
+  Session* session = nullptr;
+  // Of the session's options.
+  uint64_t min_size = 0;
+  uint32_t spaces = 0;
+  bool any_stacks = false;
+  stacks::CaptureOptions stacks;
 
-// What every event looks at, in one cache line: between two events the program has used the caches for
-// itself.
+  bool Records(Space space) const { return (spaces >> static_cast<unsigned>(space) & 1) != 0; }
+};
+constinit ProcessPage g_no_page;
+
 struct alignas(64) Hot {
   std::atomic<ProcessPage*> page{&g_no_page};
   std::atomic<Session*> session{nullptr};
@@ -50,11 +59,13 @@ constinit bool g_prepared_process = false;
 constexpr uint64_t kNoGeneration = ~uint64_t{0};
 struct ThreadState {
   uint64_t generation;
+  // Of that generation.
+  const ProcessPage* page;
   ThreadSlot* slot;
   // A function of the recorder runs on this thread: what a signal handler calls now is not recorded.
   bool inside;
 };
-__thread ThreadState t_state = {kNoGeneration, nullptr, false};
+__thread ThreadState t_state = {kNoGeneration, &g_no_page, nullptr, false};
 
 class Inside {
  public:
@@ -84,7 +95,7 @@ void ResetInChild() {
   g_hot.session.store(nullptr, std::memory_order_relaxed);
   g_hot.page.store(&g_no_page, std::memory_order_relaxed);
   g_hot.state.store(kIdle, std::memory_order_relaxed);
-  t_state = {kNoGeneration, nullptr, t_state.inside};
+  t_state = {kNoGeneration, &g_no_page, nullptr, t_state.inside};
   stacks::AfterForkInChild();
   ForgetSharedInChild();
 }
@@ -147,7 +158,14 @@ bool Start() {
     auto* page = static_cast<ProcessPage*>(MapPages(sizeof(ProcessPage)));
     Session* session = page == nullptr ? nullptr : Session::Create(g_api_names);
     if (session != nullptr) {
+      new (page) ProcessPage;
       madvise(page, sizeof(ProcessPage), MADV_WIPEONFORK);
+      const Options& options = session->options();
+      page->session = session;
+      page->min_size = options.min_size;
+      page->spaces = options.spaces;
+      page->any_stacks = options.any_stacks;
+      page->stacks = options.stacks;
       page->generation.store(++g_generations, std::memory_order_relaxed);
       g_hot.session.store(session, std::memory_order_release);
       g_hot.page.store(page, std::memory_order_release);
@@ -204,16 +222,15 @@ __attribute__((noinline)) ThreadSlot* FindSlot() {
     slot->ring.Publish();
   }
   t_state.slot = slot;
-  t_state.generation = g_hot.page.load(std::memory_order_acquire)->generation.load(std::memory_order_relaxed);
+  t_state.page = g_hot.page.load(std::memory_order_acquire);
+  t_state.generation = t_state.page->generation.load(std::memory_order_relaxed);
   pthread_setspecific(g_thread_key, slot);
   return slot;
 }
 
 inline ThreadSlot* Slot() {
   const ThreadState& state = t_state;
-  // Acquire: the page may have been made by another thread; it costs nothing here.
-  if (state.generation ==
-      g_hot.page.load(std::memory_order_acquire)->generation.load(std::memory_order_relaxed)) [[likely]] {
+  if (state.generation == state.page->generation.load(std::memory_order_relaxed)) [[likely]] {
     return state.slot;
   }
   return FindSlot();
@@ -336,7 +353,8 @@ class RingSink final : public stacks::DefinitionSink {
   ThreadSlot& slot_;
 };
 
-uint64_t CaptureStack(Session& session, ThreadSlot& slot, const stacks::CaptureOptions& options) {
+[[gnu::hot]] uint64_t CaptureStack(Session& session, ThreadSlot& slot,
+                                   const stacks::CaptureOptions& options) {
   RingSink sink(session, slot);
   const uint64_t number = stacks::Capture(*slot.stacks, options, sink);
   RingCounters::Add(
@@ -344,7 +362,7 @@ uint64_t CaptureStack(Session& session, ThreadSlot& slot, const stacks::CaptureO
   return number;
 }
 
-bool WantsStack(const Options& options, const Event& event) {
+bool WantsStack(const ProcessPage& options, const Event& event) {
   if (!options.any_stacks || (event.flags & kWithoutStack) != 0 || event.kind == EventKind::kBlockFree) {
     return false;
   }
@@ -352,7 +370,8 @@ bool WantsStack(const Options& options, const Event& event) {
   return event.kind != EventKind::kAllocate && event.kind != EventKind::kBlockAllocate;
 }
 
-void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
+[[gnu::hot]] void RecordInto(const ProcessPage& page, ThreadSlot& slot, const Event& event) {
+  Session& session = *page.session;
   Ring& ring = slot.ring;
   // One of 1021 events of a thread is timed, but not its first, which does what is done once. A prime: with
   // 1024 a loop of 512 events was timed at one and the same event always.
@@ -362,8 +381,7 @@ void RecordInto(Session& session, ThreadSlot& slot, const Event& event) {
   }
   const uint64_t began = timed ? sys::MonotonicNs() : 0;
 
-  const uint64_t stack =
-      WantsStack(session.options(), event) ? CaptureStack(session, slot, session.options().stacks) : 0;
+  const uint64_t stack = WantsStack(page, event) ? CaptureStack(session, slot, page.stacks) : 0;
 
   const uint64_t optional[] = {event.argument[0], event.argument[1], event.stream, event.forward_stack,
                                static_cast<uint64_t>(int64_t{event.result})};
@@ -434,7 +452,7 @@ bool Activate() {
   return inside.entered() ? Slot() != nullptr : false;
 }
 
-void Record(const Event& event) {
+[[gnu::hot]] void Record(const Event& event) {
   const Inside inside;
   if (!inside.entered()) [[unlikely]] {
     CountLost(LossCause::kReentered);
@@ -444,12 +462,12 @@ void Record(const Event& event) {
   if (slot == nullptr) [[unlikely]] {
     return;
   }
-  Session& session = *g_hot.session.load(std::memory_order_relaxed);
-  if (!session.options().Records(event.space)) [[unlikely]] {
+  const ProcessPage& page = *t_state.page;
+  if (!page.Records(event.space)) [[unlikely]] {
     if (event.sequence != 0) EndReservation(*slot, event.sequence);
     return;
   }
-  RecordInto(session, *slot, event);
+  RecordInto(page, *slot, event);
 }
 
 uint64_t ReserveSequence() {
@@ -471,16 +489,16 @@ void CancelSequence(uint64_t sequence) {
   if (slot != nullptr) EndReservation(*slot, sequence);
 }
 
-uint64_t CaptureForwardStack() {
+[[gnu::hot]] uint64_t CaptureForwardStack() {
   const Inside inside;
   if (!inside.entered()) return 0;
   ThreadSlot* slot = Slot();
   if (slot == nullptr) return 0;
-  Session& session = *g_hot.session.load(std::memory_order_relaxed);
-  stacks::CaptureOptions options = session.options().stacks;
+  const ProcessPage& page = *t_state.page;
+  stacks::CaptureOptions options = page.stacks;
   if (!options.python) return 0;
   options.native = stacks::NativeDepth::kNone;
-  return CaptureStack(session, *slot, options);
+  return CaptureStack(*page.session, *slot, options);
 }
 
 void RecordMark(MarkKind kind, MarkSource source, const char* text, const char* domain, uint64_t number) {

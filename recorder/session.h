@@ -86,9 +86,10 @@ class Session {
   RingMemory memory_;
   RingTable rings_;
   Losses losses_;
+  // What every event touches of this, in one cache line.
   alignas(64) std::atomic<uint64_t> next_sequence_{1};
-  alignas(64) std::atomic<uint32_t> wake_{0};
   std::atomic<bool> finished_{false};
+  alignas(64) std::atomic<uint32_t> wake_{0};
   std::atomic<bool> modules_changed_{false};
   // The file is so slow that a thread waited in vain: do not wait again until a drain is through.
   std::atomic<bool> stalled_{false};

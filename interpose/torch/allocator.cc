@@ -45,10 +45,13 @@ __attribute__((always_inline)) inline void RecordUsage(HookId id, const void* po
                                                        uint64_t allocated, uint64_t reserved, Device device,
                                                        uint16_t flags) {
   // The CPU allocator reports through the same function.
-  if (device.type != kCuda || size == 0 || !Enabled()) {
+  if (device.type != kCuda || size == 0) {
     return;
   }
   if (!blocks_seen.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (!Enabled()) {
+      return;
+    }
     blocks_seen.store(true, std::memory_order_relaxed);
   }
   const bool allocates = size > 0;
@@ -59,8 +62,9 @@ __attribute__((always_inline)) inline void RecordUsage(HookId id, const void* po
 
 }  // namespace
 
-void ReportMemoryUsage(Call<void, void*, int64_t, uint64_t, uint64_t, Device> call, void* pointer,
-                       int64_t size, uint64_t total_allocated, uint64_t total_reserved, Device device) {
+[[gnu::hot]] void ReportMemoryUsage(Call<void, void*, int64_t, uint64_t, uint64_t, Device> call,
+                                    void* pointer, int64_t size, uint64_t total_allocated,
+                                    uint64_t total_reserved, Device device) {
   RecordUsage(call.id, pointer, size, total_allocated, total_reserved, device, recorder::kNoFlags);
   call(pointer, size, total_allocated, total_reserved, device);
 }

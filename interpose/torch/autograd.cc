@@ -220,7 +220,7 @@ bool Prepare() {
   return true;
 }
 
-void RememberNumber(uint64_t number) {
+[[gnu::hot]] void RememberNumber(uint64_t number) {
   if (state.load(std::memory_order_acquire) == kUnused && !Prepare()) {
     return;
   }
@@ -250,7 +250,7 @@ void RememberNumber(uint64_t number) {
   }
 }
 
-uint64_t NextSequenceNumber(Call<uint64_t> call) {
+[[gnu::hot]] uint64_t NextSequenceNumber(Call<uint64_t> call) {
   const uint64_t number = call();
   // A process that has not touched CUDA pays one look.
   if (recorder::Active() && state.load(std::memory_order_relaxed) != kOff) {
@@ -263,7 +263,7 @@ uint64_t NextSequenceNumber(Call<uint64_t> call) {
 
 }  // namespace
 
-uint64_t ForwardStackOfRunningNode() {
+[[gnu::hot]] uint64_t ForwardStackOfRunningNode() {
   if (state.load(std::memory_order_acquire) != kOn) [[likely]] {
     return 0;
   }

@@ -45,9 +45,9 @@ class Ring {
       : header_(header),
         data_(reinterpret_cast<uint8_t*>(header) + ring_file::kRingDataOffset),
         capacity_(capacity),
+        tail_seen_(0),
         index_(index),
-        in_file_(in_file),
-        tail_seen_(0) {}
+        in_file_(in_file) {}
 
   uint32_t index() const { return index_; }
   // False: private memory, which does not survive the process and is not in the ring file.
@@ -110,20 +110,24 @@ class Ring {
 
   ring_file::RingHeader* header() { return header_; }
 
-  RingCounters counters;
-
  private:
   std::atomic_ref<uint64_t> Head() { return std::atomic_ref<uint64_t>(header_->head); }
   std::atomic_ref<uint64_t> Tail() { return std::atomic_ref<uint64_t>(header_->tail); }
 
+  // In the order of use: an event touches what comes first (see ThreadSlot).
   ring_file::RingHeader* const header_;
   uint8_t* const data_;
   const uint64_t capacity_;
-  const uint32_t index_;
-  const bool in_file_;
   // The owner's copy of the tail; refreshed when the ring looks full.
   uint64_t tail_seen_;
   uint64_t reserved_end_ = 0;
+
+ public:
+  RingCounters counters;
+
+ private:
+  const uint32_t index_;
+  const bool in_file_;
 };
 
 }  // namespace gpumemtrace::recorder

@@ -53,12 +53,13 @@ ThreadSlot* RingTable::Add(uint32_t tid) {
   auto* memory = static_cast<char*>(MapPages(kSlotBytes + stacks::kThreadStacksSize));
   if (memory == nullptr) return nullptr;
   auto* slot = new (memory) ThreadSlot{
-      {header, capacity, index, in_file},
+      {},
+      0,
       reinterpret_cast<stacks::ThreadStacks*>(memory + kSlotBytes),
+      0,
+      {header, capacity, index, in_file},
       place,
       {tid},
-      0,
-      {},
   };
   header->in_use = 1;
   slots_[place].store(slot, std::memory_order_release);

@@ -13,19 +13,19 @@
 
 namespace gpumemtrace::recorder {
 
-// A ring and what belongs to whoever owns it.
-struct ThreadSlot {
-  Ring ring;
+// A ring and what belongs to whoever owns it. What an event touches comes first, in two cache lines.
+struct alignas(64) ThreadSlot {
+  EventClock clock;
+  // The reservation of recorder::ReserveSequence that keeps the ring's pending number, 0 = none.
+  uint64_t reservation;
   stacks::ThreadStacks* stacks;
+  // Events since the last one whose time was taken; the owner's.
+  uint32_t since_timed;
+  Ring ring;
   // Place in the table.
   uint32_t place;
   // 0 = nobody.
   std::atomic<uint32_t> owner;
-  // The reservation of recorder::ReserveSequence that keeps the ring's pending number, 0 = none.
-  uint64_t reservation;
-  EventClock clock{};
-  // Events since the last one whose time was taken; the owner's.
-  uint32_t since_timed = 0;
 };
 
 class RingTable {

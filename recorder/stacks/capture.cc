@@ -36,6 +36,57 @@ void RememberStack(ThreadStacks& thread, uint64_t raw, uint64_t number) {
   set[0] = {raw, number};
 }
 
+// Where a path of this Python stack is kept; without one, where the path is kept that followed the last
+// stack.
+KnownPath* PathSet(ThreadStacks& thread, uint64_t frame, uint64_t python) {
+  const uint64_t key = Mix(frame ^ kSalt0, (python != 0 ? python : thread.last_number) ^ kSalt2);
+  return thread.paths[key % kPathSets];
+}
+
+// The path that will be looked at next is asked for early: in a loop it is the one that came next before.
+inline void PrefetchPath(const ThreadStacks& thread, uint32_t place) {
+  const KnownPath* path = &thread.paths[0][0] + place % (kPathSets * kPathWays);
+  __builtin_prefetch(path);
+  __builtin_prefetch(reinterpret_cast<const char*>(path) + 64);
+}
+
+inline void ExpectAfterLast(ThreadStacks& thread, const KnownPath* path) {
+  const auto place = static_cast<uint32_t>(path - &thread.paths[0][0]);
+  KnownPath& last = (&thread.paths[0][0])[thread.last_path];
+  if (last.next != place) last.next = place;
+  thread.last_path = place;
+}
+
+// The number of the stack above `frame`, when it is one of the set's; else 0.
+inline uint64_t FindPath(ThreadStacks& thread, const KnownPath* set, uint64_t frame, uint64_t python,
+                         uint64_t salt) {
+  for (size_t i = 0; i < kPathWays; ++i) {
+    const KnownPath& path = set[i];
+    if (path.python == python && path.number != 0 && PathIsInside(path, frame, thread) &&
+        PathCheck(path, frame, salt) == path.check) {
+      const uint64_t number = path.number;
+      const uint32_t next = path.next;
+      ExpectAfterLast(thread, set + i);
+      PrefetchPath(thread, next);
+      return number;
+    }
+  }
+  return 0;
+}
+
+void RememberPath(ThreadStacks& thread, KnownPath* set, uint64_t frame, uint64_t python, uint64_t salt,
+                  uint64_t number) {
+  KnownPath& path = thread.path;
+  if (path.count == 0 || !PathIsInside(path, frame, thread)) return;
+  path.check = PathCheck(path, frame, salt);
+  path.python = python;
+  path.number = number;
+  path.next = 0;
+  std::memmove(set + 1, set, (kPathWays - 1) * sizeof(KnownPath));
+  set[0] = path;
+  ExpectAfterLast(thread, set);
+}
+
 // The same stack by its number, in the table of raw stacks: different raw stacks can be one stack, when a
 // program compiles the same text again and again.
 uint64_t KeyOfNumber(uint64_t number) {
@@ -111,6 +162,16 @@ uint64_t DefineStack(ThreadStacks& thread, const PythonInterpreter* interpreter,
   return number;
 }
 
+// The stacks that were walked last are new to the thread.
+__attribute__((noinline)) uint64_t DefineWalked(ThreadStacks& thread, const PythonInterpreter* interpreter,
+                                                const NativeWalk& native, size_t python_count, uint64_t raw,
+                                                DefinitionSink& sink) {
+  if (interpreter != nullptr && interpreter->incremental_walk != nullptr) {
+    WritePythonFrames(thread.python_memory, {thread.python, python_count});
+  }
+  return DefineStack(thread, interpreter, NativeAddresses(thread, native), python_count, raw, sink);
+}
+
 }  // namespace
 
 const size_t kThreadStacksSize = sizeof(ThreadStacks);
@@ -133,7 +194,7 @@ const char* NativeProblem() {
   return g_native_problem.load(std::memory_order_acquire);
 }
 
-uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, DefinitionSink& sink) {
+[[gnu::hot]] uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, DefinitionSink& sink) {
   const uint64_t generation = UnloadGeneration();
   if (thread.generation != generation) {
     thread.remembered_count = 0;
@@ -153,19 +214,29 @@ uint64_t Capture(ThreadStacks& thread, const CaptureOptions& options, Definition
     }
   }
   NativeWalk native;
+  KnownPath* set = nullptr;
+  uint64_t salt = 0;
+  const auto frame = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
   if (options.native != NativeDepth::kNone) {
-    const bool to_python = options.native == NativeDepth::kToPython;
-    native = WalkNative(thread, to_python ? interpreter : nullptr, std::min(options.max_native, kMaxFrames));
+    const PythonInterpreter* stop = options.native == NativeDepth::kToPython ? interpreter : nullptr;
+    const size_t most = std::min(options.max_native, kMaxFrames);
+    set = PathSet(thread, frame, python.hash);
+    salt = PathSalt(thread, stop, most);
+    if (const uint64_t number = FindPath(thread, set, frame, python.hash, salt); number != 0) {
+      return thread.last_number = number;
+    }
+    native = WalkNativeFrom(frame, thread, stop, most);
   }
   if (native.count == 0 && python.count == 0) return 0;
   uint64_t raw = Mix(native.hash ^ kSalt0, python.hash ^ kSalt1) + generation * kSalt2;
   raw |= 1;
-  const uint64_t number = FindStack(thread, raw);
-  if (number != 0) return number;
-  if (interpreter != nullptr && interpreter->incremental_walk != nullptr) {
-    WritePythonFrames(thread.python_memory, {thread.python, python.count});
+  uint64_t number = FindStack(thread, raw);
+  if (number == 0) number = DefineWalked(thread, interpreter, native, python.count, raw, sink);
+  if (set != nullptr && number != 0) {
+    RememberPath(thread, set, frame, python.hash, salt, number);
+    thread.last_number = number;
   }
-  return DefineStack(thread, interpreter, NativeAddresses(thread, native), python.count, raw, sink);
+  return number;
 }
 
 void ModulesChanged() {
@@ -176,6 +247,7 @@ void Forget(ThreadStacks& thread) {
   std::memset(thread.modules, 0, sizeof(thread.modules));
   std::memset(thread.codes, 0, sizeof(thread.codes));
   std::memset(thread.stacks, 0, sizeof(thread.stacks));
+  std::memset(thread.paths, 0, sizeof(thread.paths));
 }
 
 void AfterForkInChild() {

@@ -123,6 +123,7 @@ GPUMEMTRACE_READS_HOST_MEMORY inline Step StepOut(Registers& registers, const Th
           return Step::kLost;
         }
         frame.saved_bp_at = base;
+        frame.through_bp = true;
         registers.bp = GPUMEMTRACE_READ(uint64_t, base);
         registers.pc = GPUMEMTRACE_READ(uint64_t, base + 8);
         registers.sp = base + 16;
@@ -135,6 +136,7 @@ GPUMEMTRACE_READS_HOST_MEMORY inline Step StepOut(Registers& registers, const Th
   // Callers lie strictly further out; this also ends every loop.
   if (cfa <= registers.sp || cfa > registers.high) return Step::kLost;
   uint64_t bp = registers.bp;
+  frame.through_bp = rule.from_rbp() || rule.saved() == SavedBase::kAtBase;
   if (rule.saved() != SavedBase::kUnchanged) {
     const uint64_t base = rule.saved() == SavedBase::kAtCfa ? cfa : bp;
     const uint64_t at = base + static_cast<uint64_t>(rule.base_offset());
@@ -148,6 +150,42 @@ GPUMEMTRACE_READS_HOST_MEMORY inline Step StepOut(Registers& registers, const Th
   registers.exact = false;
   return registers.pc != 0 ? Step::kCaller : Step::kOutermost;
 }
+
+// Writes down by which words a stack can be known again.
+class PathWriter {
+ public:
+  PathWriter(KnownPath& path, uint64_t frame) : path_(path), frame_(frame) {
+    path_.count = 0;
+    path_.last = 0;
+  }
+  // A return address, innermost first.
+  void Return(uint64_t address) { Add(address, 0); }
+  // A saved frame pointer through which a frame is found.
+  void Base(uint64_t address) {
+    if (address != base_) Add(address, kRelativePlace);
+    base_ = address;
+  }
+  void GiveUp() { possible_ = false; }
+  void Finish() {
+    if (!possible_) path_.count = 0;
+  }
+
+ private:
+  void Add(uint64_t address, uint16_t mark) {
+    const uint64_t place = (address - frame_) / sizeof(uint64_t);
+    if (path_.count == KnownPath::kMost || place >= kRelativePlace || address % sizeof(uint64_t) != 0) {
+      possible_ = false;
+      return;
+    }
+    path_.places[path_.count++] = static_cast<uint16_t>(place) | mark;
+    if (place > path_.last) path_.last = static_cast<uint16_t>(place);
+  }
+
+  KnownPath& path_;
+  const uint64_t frame_;
+  uint64_t base_ = 0;
+  bool possible_ = true;
+};
 
 // The outermost index down to which the frames from `index` on are still what they were.
 GPUMEMTRACE_READS_HOST_MEMORY inline uint32_t Unchanged(const ThreadStacks& thread, uint32_t index) {
@@ -163,11 +201,44 @@ GPUMEMTRACE_READS_HOST_MEMORY inline uint32_t Unchanged(const ThreadStacks& thre
 
 }  // namespace
 
-GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(ThreadStacks& thread,
-                                                                              const PythonInterpreter* stop,
-                                                                              size_t most) {
-  const auto frame_address = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
+__attribute__((noinline)) NativeWalk WalkNative(ThreadStacks& thread, const PythonInterpreter* stop,
+                                                size_t most) {
+  return WalkNativeFrom(reinterpret_cast<uint64_t>(__builtin_frame_address(0)), thread, stop, most);
+}
+
+uint64_t PathSalt(const ThreadStacks& thread, const PythonInterpreter* stop, size_t most) {
+  return Extend(thread.generation * kSalt2 + most, stop != nullptr ? stop->evaluation_start : 0);
+}
+
+bool PathIsInside(const KnownPath& path, uint64_t frame, const ThreadStacks& thread) {
+  return thread.owner == ThreadPointer() && frame > thread.stack_low && frame < thread.stack_high &&
+         thread.stack_high - frame > (uint64_t{path.last} + 1) * sizeof(uint64_t);
+}
+
+[[gnu::hot]] GPUMEMTRACE_READS_HOST_MEMORY uint64_t PathCheck(const KnownPath& path, uint64_t frame,
+                                                              uint64_t salt) {
+  const auto word = [&](size_t i) {
+    const uint64_t place = path.places[i];
+    const uint64_t value =
+        GPUMEMTRACE_READ(uint64_t, frame + (place & (kRelativePlace - 1)) * sizeof(uint64_t));
+    return value - (frame & -(place >> 15));
+  };
+  // Two chains of multiplications, which the processor works on at the same time.
+  uint64_t even = salt;
+  uint64_t odd = kSalt1;
+  size_t i = 0;
+  for (; i + 4 <= path.count; i += 4) {
+    even = Mix(word(i) ^ kSalt0, word(i + 1) ^ even);
+    odd = Mix(word(i + 2) ^ kSalt2, word(i + 3) ^ odd);
+  }
+  for (; i < path.count; ++i) even = Mix(word(i) ^ even, kSalt0);
+  return Mix(even ^ kSalt2, odd ^ kSalt0);
+}
+
+GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNativeFrom(
+    uint64_t frame_address, ThreadStacks& thread, const PythonInterpreter* stop, size_t most) {
   const uint64_t owner = ThreadPointer();
+  PathWriter path(thread.path, frame_address);
   Registers registers;
   registers.bp = GPUMEMTRACE_READ(uint64_t, frame_address);
   registers.pc = GPUMEMTRACE_READ(uint64_t, frame_address + 8);
@@ -176,6 +247,8 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
   registers.high = thread.stack_high;
   registers.exact = false;
   const uint64_t first = registers.pc;
+  path.Return(frame_address + 8);
+  uint64_t bp_at = frame_address;
   if (thread.owner != owner || registers.sp - thread.stack_low >= thread.stack_high - thread.stack_low)
       [[unlikely]] {
     const bool on_own_stack = LearnBounds(thread, owner, registers.sp);
@@ -235,11 +308,18 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
              .saved_bp_at = 0,
              .exact = registers.exact,
              .unusual = false,
+             .through_bp = false,
              .own = is_own};
     if (registers.pc - stop_start < stop_size) break;
     const Step step = StepOut(registers, thread, generation, frame);
+    if (frame.unusual) path.GiveUp();
+    if (frame.through_bp) path.Base(bp_at);
+    if (frame.saved_bp_at != 0) bp_at = frame.saved_bp_at;
+    // Also of the outermost frame, where it is 0 or the one before once more.
+    path.Return(registers.sp - 8);
     if (step == Step::kOutermost) break;
     if (step == Step::kLost) [[unlikely]] {
+      path.GiveUp();
       if (HaveLibunwind()) return WalkByLibunwind(thread, stop, most, first);
       // What was found is better than nothing.
       cut = true;
@@ -247,6 +327,15 @@ GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNative(Th
     }
   }
   if (reused + fresh > kMaxFrames) return WalkByLibunwind(thread, stop, most, first);
+  for (uint32_t i = reused; i-- > 0;) {
+    const RememberedFrame& frame = thread.remembered[i];
+    if (frame.unusual || frame.exact) path.GiveUp();
+    if (frame.through_bp) path.Base(bp_at);
+    if (frame.saved_bp_at != 0) bp_at = frame.saved_bp_at;
+    if (i > 0) path.Return(thread.remembered[i - 1].sp - 8);
+  }
+  if (cut) path.GiveUp();
+  path.Finish();
   uint32_t count = reused;
   uint64_t hash = count != 0 ? thread.remembered[count - 1].hash : kSalt0;
   uint32_t total = count != 0 ? thread.remembered[count - 1].kept : 0;
@@ -283,6 +372,7 @@ NativeWalk WalkByLibunwind(ThreadStacks& thread, const PythonInterpreter* stop, 
   const KeepErrno keep_errno;
   NativeWalk walk;
   thread.remembered_count = 0;
+  thread.path.count = 0;
   thread.native_filled = true;
   uint64_t* addresses = thread.native;
   const size_t full = std::min<size_t>(most + kOwnFrames, kMaxFrames);

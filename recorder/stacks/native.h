@@ -25,6 +25,17 @@ struct NativeWalk {
 // frame of that interpreter's evaluation loop. At most `most` frames are kept.
 NativeWalk WalkNative(ThreadStacks& thread, const PythonInterpreter* stop, size_t most);
 
+// The same for the stack above a frame of ours: `frame` is that function's __builtin_frame_address(0). Also
+// says in thread.path by which words this stack can be known again.
+NativeWalk WalkNativeFrom(uint64_t frame, ThreadStacks& thread, const PythonInterpreter* stop, size_t most);
+
+// What else decides how a stack is walked, besides its words.
+uint64_t PathSalt(const ThreadStacks& thread, const PythonInterpreter* stop, size_t most);
+// The check of the words at the path's places above `frame`. Call only when the path lies within the stack
+// (PathIsInside).
+uint64_t PathCheck(const KnownPath& path, uint64_t frame, uint64_t salt);
+bool PathIsInside(const KnownPath& path, uint64_t frame, const ThreadStacks& thread);
+
 // The addresses of the stack that WalkNative returned last.
 std::span<const uint64_t> NativeAddresses(ThreadStacks& thread, const NativeWalk& walk);
 

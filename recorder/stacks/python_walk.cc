@@ -21,6 +21,17 @@ constexpr uint8_t kFirstInternalOwner = 3;
 constexpr uint64_t kTagMask = ~uint64_t{3};
 constexpr uint16_t kFirstTagged = 0x030e;
 
+// What pthread_self() returns, without a call: glibc's threads are known by their thread pointer.
+inline uint64_t ThisThread() {
+#if defined(__x86_64__) && defined(__GLIBC__)
+  uint64_t pointer;
+  __asm__("movq %%fs:16, %0" : "=r"(pointer));
+  return pointer;
+#else
+  return static_cast<uint64_t>(pthread_self());
+#endif
+}
+
 // Odd, so that multiplying by one loses nothing.
 constexpr uint64_t kFactor0 = 0x9e3779b97f4a7c15;
 constexpr uint64_t kFactor1 = 0xc2b2ae3d27d4eb4f;
@@ -150,9 +161,9 @@ struct Walker {
     return hash;
   }
 
-  // One word for a frame's code object and place. The pointers are in the hash so that an object which lies
-  // where another lay is told from it, even when the serial number has wrapped.
-  GPUMEMTRACE_READS_HOST_MEMORY static uint64_t Frame(const char* code, uint64_t place) {
+  // What tells a code object from any other: the pointers too, so that an object which lies where another lay
+  // is told from it even when the serial number has wrapped.
+  GPUMEMTRACE_READS_HOST_MEMORY static uint64_t Identity(const char* code) {
     const auto file = GPUMEMTRACE_READ(uint64_t, code + kLayout.code_file);
     constexpr int16_t kName =
         kLayout.code_qualified_name >= 0 ? kLayout.code_qualified_name : kLayout.code_name;
@@ -168,6 +179,12 @@ struct Walker {
       identity ^= Content(reinterpret_cast<const char*>(file), reinterpret_cast<const char*>(name),
                           reinterpret_cast<const char*>(table));
     }
+    return identity;
+  }
+
+  // One word for a frame's code object and place.
+  static uint64_t Frame(const char* code, uint64_t identity, int32_t instruction, bool entry) {
+    const uint64_t place = static_cast<uint64_t>(static_cast<uint32_t>(instruction)) << 1 | (entry ? 1 : 0);
     return Mix(reinterpret_cast<uint64_t>(code) ^ place << 48 ^ place << 12 ^ kSalt0, identity ^ kSalt1);
   }
 
@@ -175,7 +192,7 @@ struct Walker {
                                                        std::span<RawPythonFrame> frames) {
     PythonWalk walk;
     // A slot that another thread left behind is not ours.
-    if (GPUMEMTRACE_READ(uint64_t, thread + kLayout.thread_id) != static_cast<uint64_t>(pthread_self())) {
+    if (GPUMEMTRACE_READ(uint64_t, thread + kLayout.thread_id) != ThisThread()) {
       return walk;
     }
     const char* frame = GPUMEMTRACE_READ(const char*, thread + kLayout.thread_frame);
@@ -200,8 +217,7 @@ struct Walker {
       }
       const int32_t instruction = Instruction(frame, code);
       frames[count++] = {code, instruction, entry};
-      const uint64_t place = static_cast<uint64_t>(static_cast<uint32_t>(instruction)) << 1 | (entry ? 1 : 0);
-      hash = (hash ^ Frame(code, place)) * kFactor0;
+      hash = (hash ^ Frame(code, Identity(code), instruction, entry)) * kFactor0;
       frame = previous;
     }
     walk.count = count;
@@ -213,6 +229,9 @@ struct Walker {
 
   static size_t Hint(const char* frame) { return reinterpret_cast<uint64_t>(frame) * kFactor0 >> 56; }
   static_assert(PythonMemory::kHints == 256);
+
+  static size_t Place(uint64_t raw_instruction) { return raw_instruction * kFactor0 >> 55; }
+  static_assert(PythonMemory::kPlaces == 512);
 
   GPUMEMTRACE_READS_HOST_MEMORY static uint32_t Serial(const char* code) {
     return GPUMEMTRACE_READ(uint32_t, code + kLayout.code_serial);
@@ -252,10 +271,9 @@ struct Walker {
     return false;
   }
 
-  GPUMEMTRACE_READS_HOST_MEMORY static PythonWalk WalkIncrementally(const char* thread, const void* code_type,
-                                                                    PythonMemory& memory,
-                                                                    std::span<RawPythonFrame> frames) {
-    if (GPUMEMTRACE_READ(uint64_t, thread + kLayout.thread_id) != static_cast<uint64_t>(pthread_self())) {
+  [[gnu::hot]] GPUMEMTRACE_READS_HOST_MEMORY static PythonWalk WalkIncrementally(
+      const char* thread, const void* code_type, PythonMemory& memory, std::span<RawPythonFrame> frames) {
+    if (GPUMEMTRACE_READ(uint64_t, thread + kLayout.thread_id) != ThisThread()) {
       memory.count = 0;
       memory.written = true;
       return {};
@@ -280,36 +298,53 @@ struct Walker {
         candidates = changed - 1;
       }
       if (fresh == std::size(memory.fresh)) return WalkAll(thread, code_type, memory, frames);
-      RememberedPythonFrame& found = memory.fresh[fresh++];
+      RememberedPythonFrame& found = memory.fresh[fresh];
+      KnownPythonPlace& known = memory.fresh_places[fresh];
+      ++fresh;
       found.frame = frame;
       found.code = Code(frame);
-      found.python = IsPython(frame, found.code, code_type);
-      // A frame that is neither may not stay what it is.
-      if (!found.python && !IsInternal(frame)) return WalkAll(thread, code_type, memory, frames);
+      found.python = !IsInternal(frame);
       if (!found.python) continue;
-      found.serial = Serial(found.code);
-      if (found.serial == 0) return WalkAll(thread, code_type, memory, frames);
+      if (found.code == nullptr) return WalkAll(thread, code_type, memory, frames);
       found.raw_instruction = GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_instruction);
-      found.instruction = Instruction(frame, found.code);
-      found.entry = true;
-      if constexpr (kLayout.entry_kind == EntryKind::kShimBelow) {
-        const char* previous = GPUMEMTRACE_READ(const char*, frame + kLayout.frame_previous);
-        if (previous != nullptr) found.entry = !IsPython(previous, Code(previous), code_type);
+      found.serial = Serial(found.code);
+      KnownPythonPlace& place_before = memory.places[Place(found.raw_instruction)];
+      if (place_before.raw_instruction == found.raw_instruction && place_before.code == found.code &&
+          place_before.serial == found.serial && found.serial != 0) [[likely]] {
+        known = place_before;
+        continue;
+      }
+      // A frame that is neither the interpreter's own nor of code may not stay what it is.
+      if (found.serial == 0 || !IsPython(frame, found.code, code_type)) {
+        return WalkAll(thread, code_type, memory, frames);
+      }
+      known = {found.code, found.raw_instruction, Identity(found.code), found.serial,
+               Instruction(frame, found.code)};
+      // Copies of the bytecode that each thread has of its own come and go without the object.
+      if (kLayout.code_tlbc < 0 || reinterpret_cast<const char*>(found.raw_instruction) ==
+                                       found.code + kLayout.code_bytecode + known.instruction) {
+        place_before = known;
       }
     }
     if (count + fresh > std::size(memory.remembered)) return WalkAll(thread, code_type, memory, frames);
-    uint64_t hash = count != 0 ? memory.remembered[count - 1].hash : kSalt2;
-    uint16_t kept = count != 0 ? memory.remembered[count - 1].kept : 0;
+    uint64_t hash = count != 0 ? memory.sums[count - 1].hash : kSalt2;
+    uint16_t kept = count != 0 ? memory.sums[count - 1].kept : 0;
+    // Entered from C: the frame outside is none of Python's.
+    bool entry =
+        count == 0 || kLayout.entry_kind != EntryKind::kShimBelow || !memory.remembered[count - 1].python;
     while (fresh > 0) {
-      RememberedPythonFrame& found = memory.fresh[--fresh];
+      const RememberedPythonFrame& found = memory.fresh[--fresh];
+      const KnownPythonPlace& known = memory.fresh_places[fresh];
+      PythonFrameSum& sum = memory.sums[count];
       if (found.python) {
-        const uint64_t place =
-            static_cast<uint64_t>(static_cast<uint32_t>(found.instruction)) << 1 | (found.entry ? 1 : 0);
-        hash = (hash ^ Frame(found.code, place)) * kFactor0;
+        hash = (hash ^ Frame(found.code, known.identity, known.instruction, entry)) * kFactor0;
         ++kept;
+        sum.instruction = known.instruction;
+        sum.entry = entry;
       }
-      found.hash = hash;
-      found.kept = kept;
+      sum.hash = hash;
+      sum.kept = kept;
+      if constexpr (kLayout.entry_kind == EntryKind::kShimBelow) entry = !found.python;
       memory.hints[Hint(found.frame)] = static_cast<uint16_t>(count);
       memory.remembered[count++] = found;
     }
@@ -371,8 +406,8 @@ void WritePythonFrames(PythonMemory& memory, std::span<RawPythonFrame> frames) {
   if (memory.written) return;
   size_t count = 0;
   for (uint32_t i = memory.count; i-- > 0 && count < frames.size();) {
-    const RememberedPythonFrame& frame = memory.remembered[i];
-    if (frame.python) frames[count++] = {frame.code, frame.instruction, frame.entry};
+    if (!memory.remembered[i].python) continue;
+    frames[count++] = {memory.remembered[i].code, memory.sums[i].instruction, memory.sums[i].entry};
   }
   memory.written = true;
 }

@@ -32,22 +32,39 @@ using PythonWalkFunction = PythonWalk (*)(const char* thread, const void* code_t
 // The walk for one of the layouts in the table.
 PythonWalkFunction FindPythonWalk(const PythonLayout& layout);
 
-// One frame of the chain as it was when it was last read.
+// One frame of the chain as it was when it was last read: what is compared to know that it is still the same.
+// Two to a cache line.
 struct RememberedPythonFrame {
   const char* frame;
   const char* code;
   // As it stands in the frame.
   uint64_t raw_instruction;
-  // Of the frames from the outermost to this.
-  uint64_t hash;
   // Of the code object: no two objects of a process have the same, wherever they lie.
   uint32_t serial;
+  // False: one of the interpreter's own, which is no part of the stack.
+  bool python;
+};
+
+// What follows from it and from the frames outside of it.
+struct PythonFrameSum {
+  // Of the frames from the outermost to this.
+  uint64_t hash;
   int32_t instruction;
   // Python frames from the outermost to this.
   uint16_t kept;
-  // False: one of the interpreter's own, which is no part of the stack.
-  bool python;
   bool entry;
+};
+
+// A place in a code object that was met before, so that the object need not be read again but for its serial
+// number.
+struct KnownPythonPlace {
+  const char* code;
+  uint64_t raw_instruction;
+  // See Walker::Identity.
+  uint64_t identity;
+  // 0 = empty.
+  uint32_t serial;
+  int32_t instruction;
 };
 
 // What a thread knows of its chain of frames. Zero bytes are a valid one, which knows nothing.
@@ -58,9 +75,14 @@ struct PythonMemory {
   // Places in `remembered` by frame address; only a guess.
   static constexpr size_t kHints = 256;
   uint16_t hints[kHints];
+  static constexpr size_t kPlaces = 512;
+  alignas(64) KnownPythonPlace places[kPlaces];
   // Outermost first.
   alignas(64) RememberedPythonFrame remembered[kMaxFrames];
+  PythonFrameSum sums[kMaxFrames];
+  // Of the frames that were read anew: the innermost first.
   RememberedPythonFrame fresh[kMaxFrames];
+  KnownPythonPlace fresh_places[kMaxFrames];
 };
 
 // The same as the walk, but most of a stack is the stack of the last event: frames are read from the

@@ -17,11 +17,11 @@ struct KnownStack {
   uint64_t number;
 };
 inline constexpr size_t kStackWays = 4;
-inline constexpr size_t kStackSets = 4096;
+inline constexpr size_t kStackSets = 2048;
 
 // Numbers of code objects that were defined in this thread's ring; 0 = empty.
 inline constexpr size_t kCodeWays = 4;
-inline constexpr size_t kCodeSets = 1024;
+inline constexpr size_t kCodeSets = 512;
 
 // Modules already defined, by serial modulo this; emptied whenever something is unloaded.
 inline constexpr size_t kModuleBits = 65536;
@@ -37,6 +37,8 @@ struct UnwoundFrame {
   bool exact;
   // Unwinding from here read other words than the return address below the caller's frame and saved_bp_at.
   bool unusual;
+  // The caller's frame was found through rbp.
+  bool through_bp;
   // The shim's own: no part of the stack.
   bool own;
 };
@@ -47,6 +49,32 @@ struct RememberedFrame : UnwoundFrame {
   uint64_t hash;
   uint32_t kept;
 };
+
+// A pair of stacks that was met before, and the words by which the native one is known again: the return
+// addresses, and the saved frame pointers through which frames are found. `places` says where they lie, in
+// words from the frame of Capture; kRelativePlace is set where the word is an address on the stack, of which
+// only the distance counts. As long as the words from the innermost on are those that were met, unwinding
+// finds the next one in the same place: so a stack whose words are all the same is the same stack. Two cache
+// lines.
+struct alignas(64) KnownPath {
+  // Of all these words; also of what else decides how a stack is walked.
+  uint64_t check;
+  // Of the Python stack.
+  uint64_t python;
+  // The stack's number, 0 = empty.
+  uint64_t number;
+  // Place among the paths of the one that came after this the last time; a guess.
+  uint32_t next;
+  uint16_t count;
+  // The greatest place.
+  uint16_t last;
+  static constexpr size_t kMost = 48;
+  uint16_t places[kMost];
+};
+inline constexpr uint16_t kRelativePlace = uint16_t{1} << 15;
+inline constexpr size_t kPathWays = 2;
+inline constexpr size_t kPathSets = 512;
+static_assert(sizeof(KnownPath) == 128);
 
 struct ThreadStacks {
   // UnloadGeneration() for which all that follows holds.
@@ -67,6 +95,15 @@ struct ThreadStacks {
   // The last stack was cut at the limit, so that its outermost frames are missing.
   bool cut;
 
+  // Number of the last stack that was captured natively, which tells what to expect next where no Python
+  // does.
+  uint64_t last_number;
+  // Place among the paths of the last one that was met.
+  uint32_t last_path;
+  // The places of the last native stack that was walked; path.count is 0 when it cannot be known again by
+  // them.
+  KnownPath path;
+
   RememberedFrame remembered[kMaxFrames];
   UnwoundFrame fresh[kMaxFrames];
   alignas(64) uint64_t native[kMaxFrames];
@@ -77,6 +114,7 @@ struct ThreadStacks {
   uint64_t modules[kModuleBits / 64];
   CodeText text;
   alignas(64) KnownStack stacks[kStackSets][kStackWays];
+  KnownPath paths[kPathSets][kPathWays];
 };
 
 }  // namespace gpumemtrace::recorder::stacks

@@ -152,6 +152,12 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
            kFrames * sizeof(recorder::stacks::RememberedPythonFrame));
     memset(static_cast<void*>(known.python_memory.fresh), 1,
            kFrames * sizeof(recorder::stacks::RememberedPythonFrame));
+    memset(static_cast<void*>(known.python_memory.sums), 1,
+           kFrames * sizeof(recorder::stacks::PythonFrameSum));
+    memset(static_cast<void*>(known.python_memory.fresh_places), 1,
+           kFrames * sizeof(recorder::stacks::KnownPythonPlace));
+    memset(static_cast<void*>(known.python_memory.places), 1, sizeof known.python_memory.places);
+    memset(static_cast<void*>(known.paths), 1, sizeof known.paths);
     memset(static_cast<void*>(known.python), 1, kFrames * sizeof known.python[0]);
   }
   record_events(400000);
