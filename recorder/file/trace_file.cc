@@ -191,7 +191,7 @@ int TraceFile::CountStrayed(size_t done) {
   int error = Verify();
   struct stat status;
   if (error == 0) error = layer_.Status(fd_, &status);
-  if (error < 0) return error;
+  if (error != 0) return error;
   const uint64_t end = size_ + done;
   const auto size = static_cast<uint64_t>(status.st_size);
   if (IsOurs(status) && size < end) strayed_ += end - std::max(size, size_);
