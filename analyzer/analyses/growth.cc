@@ -197,6 +197,11 @@ class Engine {
     return most * 10 >= rises * 7;
   }
 
+  bool MovesModules(uint32_t number) const {
+    return std::all_of(origins_of_track_[number].begin(), origins_of_track_[number].end(),
+                       [this](OriginId id) { return collector_.origins()[id].moves_module; });
+  }
+
   // State of optimizers and gradients that comes now and then, and only now and then.
   bool InStages(uint32_t number, const Trend& trend) const {
     if (static_cast<double>(trend.rises) * 3 >= trend.until_step - trend.since_step) return false;
@@ -254,8 +259,9 @@ class Engine {
       finding.curve = Curve(track.usage.history, steps_);
     }
     if (!trend.grows) return;
-    // A model that is put on the device piece by piece: parts of many sizes, one call.
-    if (trend.kind == GrowthKind::kLeak && steps_.weak && !EvenRises(track.usage.history)) {
+    // A model that is put on the device piece by piece: parts of many sizes, or of one, by one call.
+    if (trend.kind == GrowthKind::kLeak && steps_.weak &&
+        (!EvenRises(track.usage.history) || MovesModules(number))) {
       trend.kind = GrowthKind::kSetup;
     }
     // Layers that are unfrozen one after the other: each gets its gradients and its state, in even stairs.

@@ -192,6 +192,7 @@ void OriginTable::Describe(Origin& origin) {
     const CodeObjectInfo& code = model_.Code(frame.code_object);
     const std::string_view file = model_.String(code.file);
     const std::string_view name = model_.String(code.qualified_name);
+    origin.moves_module |= file.ends_with("torch/nn/modules/module.py") && name.starts_with("Module._apply");
     if (Contains(file, "torch/optim/") && Contains(name, "step")) {
       origin.phase = Phase::kOptimizer;
     } else if (file.ends_with("torch/serialization.py") || Contains(file, "/safetensors/")) {

@@ -28,6 +28,9 @@ struct Origin {
   Phase phase = Phase::kUnknown;
   // The user calls torch.load or a like function of another library on this stack.
   bool loads_checkpoint = false;
+  // Within Module.to, .cuda or the like, which go through all parameters (torch/nn/modules/module.py,
+  // _apply).
+  bool moves_module = false;
   // A copy that changes type or device (aten::_to_copy).
   bool converts = false;
 };

@@ -30,6 +30,7 @@ double Chance(uint64_t rises, double steps, double quiet) {
 void SetAside(const std::vector<size_t>& rises, const std::vector<uint64_t>& count,
               const std::vector<uint64_t>& bytes, double span, Trend& trend) {
   std::vector<uint64_t> portions;
+  portions.reserve(rises.size());
   for (size_t i : rises) portions.push_back(bytes[i] - std::min(bytes[i], bytes[i - 1]));
   std::vector<uint64_t> sorted = portions;
   std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2),

@@ -15,6 +15,7 @@ Program::Program(const std::string& path, uint64_t capacity) : trace_(path), cap
   const std::string torch = std::string(kPackages) + "/torch";
   script_ = trace_.Code("/home/user/train.py", "<module>", 1);
   module_call_ = trace_.Code(torch + "/nn/modules/module.py", "Module._call_impl", 1700);
+  module_apply_ = trace_.Code(torch + "/nn/modules/module.py", "Module._apply", 900);
   functional_ = trace_.Code(torch + "/nn/functional.py", "linear", 2000);
   optimizer_wrapper_ =
       trace_.Code(torch + "/optim/optimizer.py", "Optimizer.profile_hook_step.<locals>.wrapper", 480);
@@ -82,6 +83,10 @@ Stack Program::Torch(uint32_t line, uint32_t op) {
 
 Stack Program::Optimizer(uint32_t line, uint32_t op) {
   return trace_.Python({Script(line), {optimizer_wrapper_, 490}, {optimizer_step_, 200 + op}});
+}
+
+Stack Program::Move(uint32_t line) {
+  return trace_.Python({Script(line), {module_apply_, 920}, {module_apply_, 950}});
 }
 
 Stack Program::Load(uint32_t line) {

@@ -50,6 +50,8 @@ class Program {
   Stack Torch(uint32_t line, uint32_t op);
   // The line calls optimizer.step.
   Stack Optimizer(uint32_t line, uint32_t op);
+  // The line calls module.to(device), and a parameter goes there.
+  Stack Move(uint32_t line);
   // The line calls torch.load.
   Stack Load(uint32_t line);
 
@@ -100,6 +102,7 @@ class Program {
   uint32_t script_;
   uint32_t module_call_;
   uint32_t functional_;
+  uint32_t module_apply_;
   uint32_t optimizer_wrapper_;
   uint32_t optimizer_step_;
   uint32_t load_;

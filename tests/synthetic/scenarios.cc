@@ -385,10 +385,17 @@ Truth ModelOnly(Program& p, uint64_t seed) {
   // A model put on the device piece by piece, a few results, no loop.
   Memories parameters;
   for (uint64_t i = 0; i < 20 + seed; ++i) {
-    parameters.push_back(p.New(p.Torch(kModelLine, 1), (1 + (i * seed) % 7) * 256 * kKiB, 1));
+    parameters.push_back(p.New(p.Move(kModelLine), (1 + (i * seed) % 7) * 256 * kKiB, 1));
   }
   const Memory out = p.New(p.Line(kForwardLine), kMiB, 2);
   p.Free(out);
+  return {"clean", {}, 0, 0};
+}
+
+Truth ModelOfEqualLayers(Program& p, uint64_t seed) {
+  // Likewise, but all pieces are of one size.
+  for (uint64_t i = 0; i < 24 + seed; ++i) p.New(p.Move(kModelLine), 256 * kKiB, 1);
+  p.Free(p.New(p.Line(kForwardLine), kMiB, 2));
   return {"clean", {}, 0, 0};
 }
 
@@ -598,6 +605,7 @@ const std::vector<Scenario>& Scenarios() {
       {"EventsInFlight", EventsInFlight},
       {"EventsKept", EventsKept},
       {"ModelOnly", ModelOnly},
+      {"ModelOfEqualLayers", ModelOfEqualLayers},
       {"LeakSinceLater", LeakSinceLater},
       {"LeakBesideLateState", LeakBesideLateState},
       {"InnerModelLoop", InnerModelLoop},
