@@ -217,7 +217,7 @@ bool PathIsInside(const KnownPath& path, uint64_t frame, const ThreadStacks& thr
 
 [[gnu::hot]] GPUMEMTRACE_READS_HOST_MEMORY uint64_t PathCheck(const KnownPath& path, uint64_t frame,
                                                               uint64_t salt) {
-  const auto word = [&](size_t i) {
+  const auto word = [&](size_t i) GPUMEMTRACE_READS_HOST_MEMORY {
     const uint64_t place = path.places[i];
     const uint64_t value =
         GPUMEMTRACE_READ(uint64_t, frame + (place & (kRelativePlace - 1)) * sizeof(uint64_t));
