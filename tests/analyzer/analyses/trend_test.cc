@@ -92,6 +92,25 @@ TEST(TrendTest, WorkInFlightThatStandsHighAtTheEndIsNoLeak) {
   EXPECT_EQ(JudgeTrend(Curve(and_a_leak), 37, TrendBy::kCount).kind, GrowthKind::kLeak);
 }
 
+TEST(TrendTest, ASilenceLikeOneBeforeIsNoEnd) {
+  // A rise in three of ten steps, at random; one gap of ten steps, and fourteen silent ones at the end.
+  std::vector<uint64_t> counts{0};
+  const auto go = [&counts](size_t steps, bool rises) {
+    for (size_t i = 0; i < steps; ++i) counts.push_back(counts.back() + (rises && i % 3 == 0 ? 1u : 0u));
+  };
+  go(60, true);
+  go(10, false);
+  go(60, true);
+  const std::vector<uint64_t> before = counts;
+  go(14, false);
+  EXPECT_EQ(JudgeTrend(Curve(counts), static_cast<double>(counts.size()) - 1, TrendBy::kCount).kind,
+            GrowthKind::kLeak);
+  counts = before;
+  go(40, false);
+  EXPECT_EQ(JudgeTrend(Curve(counts), static_cast<double>(counts.size()) - 1, TrendBy::kCount).kind,
+            GrowthKind::kSaturated);
+}
+
 TEST(TrendTest, OneObjectThatGetsLargerIsLongerStepsAndNoOneOff) {
   std::vector<FloorPoint> floors;
   for (uint64_t i = 0; i < 30; ++i)
