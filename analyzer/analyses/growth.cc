@@ -416,7 +416,7 @@ class Engine {
     finding.live_bytes_at_end =
         device.reported_reserved - std::min(device.reported_reserved, device.reported_allocated);
     finding.api = "allocator cache";
-    finding.larger_requests = device.growth_stride == 1 && MostlyLarger(sizes[worst->first]);
+    finding.larger_requests = MostlyLarger(sizes[worst->first]);
     for (const FloorPoint& point : floors) finding.curve.push_back({point.step, point.bytes, 0});
     findings_.push_back(std::move(finding));
   }

@@ -166,7 +166,12 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
     verdict.headline = "FRAGMENTATION: the allocator's cache grows by " + Bytes(stranded) +
                        (real ? "/step" : "/slice") + ", first asked for at " + cache->place.Short() +
                        (cache->larger_requests ? "; each request is larger than the one before"
-                                               : "; what is allocated does not grow");
+                        : leaked < 0.5         ? "; what is allocated does not grow"
+                                               : "");
+    if (leaked >= 0.5) {
+      verdict.headline += "; beside it " + Bytes(leaked) + (real ? "/step" : "/slice") +
+                          " leak, most of it born at " + verdict.culprits[1].place.Short();
+    }
     return verdict;
   }
   if (!verdict.culprits.empty()) {
