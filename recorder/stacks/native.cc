@@ -159,11 +159,20 @@ class PathWriter {
     path_.last = 0;
   }
   // A return address, innermost first.
-  void Return(uint64_t address) { Add(address, 0); }
-  // A saved frame pointer through which a frame is found.
+  void Return(uint64_t address) {
+    last_return_ = address;
+    Add(address, 0);
+  }
+  // A saved frame pointer through which a frame is found: most often it lies below a return address.
   void Base(uint64_t address) {
-    if (address != base_) Add(address, kRelativePlace);
+    if (address == base_) return;
     base_ = address;
+    if (address + sizeof(uint64_t) == last_return_) {
+      path_.places[path_.count - 1] |= kWithBase;
+    } else {
+      Add(address, kRelativePlace);
+      last_return_ = 0;
+    }
   }
   void GiveUp() { possible_ = false; }
   void Finish() {
@@ -173,8 +182,10 @@ class PathWriter {
  private:
   void Add(uint64_t address, uint16_t mark) {
     const uint64_t place = (address - frame_) / sizeof(uint64_t);
-    if (path_.count == KnownPath::kMost || place >= kRelativePlace || address % sizeof(uint64_t) != 0) {
+    if (!possible_ || path_.count == KnownPath::kMost || place > kPlaceMask ||
+        address % sizeof(uint64_t) != 0) {
       possible_ = false;
+      last_return_ = 0;
       return;
     }
     path_.places[path_.count++] = static_cast<uint16_t>(place) | mark;
@@ -184,6 +195,8 @@ class PathWriter {
   KnownPath& path_;
   const uint64_t frame_;
   uint64_t base_ = 0;
+  // Of the last place, 0 = that is another word.
+  uint64_t last_return_ = 0;
   bool possible_ = true;
 };
 
@@ -217,21 +230,24 @@ bool PathIsInside(const KnownPath& path, uint64_t frame, const ThreadStacks& thr
 
 [[gnu::hot]] GPUMEMTRACE_READS_HOST_MEMORY uint64_t PathCheck(const KnownPath& path, uint64_t frame,
                                                               uint64_t salt) {
-  const auto word = [&](size_t i) GPUMEMTRACE_READS_HOST_MEMORY {
+  const auto extend = [&](uint64_t hash, size_t i) GPUMEMTRACE_READS_HOST_MEMORY {
     const uint64_t place = path.places[i];
-    const uint64_t value =
-        GPUMEMTRACE_READ(uint64_t, frame + (place & (kRelativePlace - 1)) * sizeof(uint64_t));
-    return value - (frame & -(place >> 15));
+    const uint64_t at = frame + (place & kPlaceMask) * sizeof(uint64_t);
+    const uint64_t word = GPUMEMTRACE_READ(uint64_t, at) - (frame & -(place >> 15));
+    const uint64_t has_base = -(place >> 14 & 1);
+    const uint64_t base =
+        (GPUMEMTRACE_READ(uint64_t, at - sizeof(uint64_t) * (has_base & 1)) - frame) & has_base;
+    return Mix(word ^ hash, base ^ kSalt0);
   };
   // Two chains of multiplications, which the processor works on at the same time.
   uint64_t even = salt;
   uint64_t odd = kSalt1;
   size_t i = 0;
-  for (; i + 4 <= path.count; i += 4) {
-    even = Mix(word(i) ^ kSalt0, word(i + 1) ^ even);
-    odd = Mix(word(i + 2) ^ kSalt2, word(i + 3) ^ odd);
+  for (; i + 2 <= path.count; i += 2) {
+    even = extend(even, i);
+    odd = extend(odd, i + 1);
   }
-  for (; i < path.count; ++i) even = Mix(word(i) ^ even, kSalt0);
+  if (i < path.count) even = extend(even, i);
   return Mix(even ^ kSalt2, odd ^ kSalt0);
 }
 

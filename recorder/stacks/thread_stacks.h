@@ -53,9 +53,9 @@ struct RememberedFrame : UnwoundFrame {
 // A pair of stacks that was met before, and the words by which the native one is known again: the return
 // addresses, and the saved frame pointers through which frames are found. `places` says where they lie, in
 // words from the frame of Capture; kRelativePlace is set where the word is an address on the stack, of which
-// only the distance counts. As long as the words from the innermost on are those that were met, unwinding
-// finds the next one in the same place: so a stack whose words are all the same is the same stack. Two cache
-// lines.
+// only the distance counts, and kWithBase where the word below is such a one besides. As long as the words
+// from the innermost on are those that were met, unwinding finds the next one in the same place: so a stack
+// whose words are all the same is the same stack. Two cache lines.
 struct alignas(64) KnownPath {
   // Of all these words; also of what else decides how a stack is walked.
   uint64_t check;
@@ -72,6 +72,8 @@ struct alignas(64) KnownPath {
   uint16_t places[kMost];
 };
 inline constexpr uint16_t kRelativePlace = uint16_t{1} << 15;
+inline constexpr uint16_t kWithBase = uint16_t{1} << 14;
+inline constexpr uint16_t kPlaceMask = kWithBase - 1;
 inline constexpr size_t kPathWays = 2;
 inline constexpr size_t kPathSets = 512;
 static_assert(sizeof(KnownPath) == 128);
