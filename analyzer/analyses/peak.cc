@@ -26,6 +26,7 @@ constexpr std::array<SizeClass, 6> kSizeClasses = {{{uint64_t{1} << 20, "under 1
 
 std::vector<NamedShare> Sorted(const std::map<std::string, NamedShare>& shares) {
   std::vector<NamedShare> result;
+  result.reserve(shares.size());
   for (const auto& [name, share] : shares) result.push_back(share);
   std::sort(result.begin(), result.end(),
             [](const NamedShare& a, const NamedShare& b) { return a.bytes > b.bytes; });
