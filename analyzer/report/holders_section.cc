@@ -155,11 +155,11 @@ void HoldersText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   RolesText(trace, out);
   // Of a healthy run the largest holders are its model.
   const bool healthy = trace.analyses.findings().verdict.kind == VerdictKind::kClean && detail == 0;
-  if (!holders.largest().empty() && !healthy) {
-    const CensusSummary* last = nullptr;
-    for (const CensusSummary& census : censuses) {
-      if (census.held_bytes != 0) last = &census;
-    }
+  const CensusSummary* last = nullptr;
+  for (const CensusSummary& census : censuses) {
+    if (census.held_bytes != 0) last = &census;
+  }
+  if (last != nullptr && !holders.largest().empty() && !healthy) {
     out.Line("  Largest holders at census " + std::to_string(last->number) + ":");
     std::vector<std::vector<std::string>> rows;
     for (const HeldBy& held : holders.largest()) {
