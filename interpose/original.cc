@@ -15,6 +15,10 @@ extern "C" const char _end __attribute__((visibility("hidden")));
 namespace gpumemtrace::interpose {
 namespace {
 
+void* LibcLoaderFunction(const char* name);
+
+constinit NextFunction libc_dlsym("dlsym", &LibcLoaderFunction);
+constinit NextFunction libc_dlvsym("dlvsym", &LibcLoaderFunction);
 constinit NextFunction next_dlsym("dlsym", &NextLoaderFunction);
 constinit NextFunction next_dlvsym("dlvsym", &NextLoaderFunction);
 constinit NextFunction next_dlopen("dlopen", &NextLoaderFunction);
@@ -188,8 +192,26 @@ void* NextLoaderFunction(const char* name) {
   return nullptr;
 }
 
+namespace {
+
+// The C library's own, which gives versions to what it defines; a preload does not. RTLD_NEXT is answered for
+// the object that calls: were another preload's dlsym asked, one that calls on instead of jumping, the answer
+// would be what stands behind *it*, and it would be skipped.
+void* LibcLoaderFunction(const char* name) {
+  for (const link_map* map = _r_debug.r_map; map != nullptr; map = map->l_next) {
+    if (map->l_ld == _DYNAMIC) continue;
+    const ElfImage image = ElfImage::FromDynamicSection(*map);
+    if (!image.defines_versions()) continue;
+    if (void* found = image.FindFunction(name); found != nullptr) return found;
+  }
+  return NextLoaderFunction(name);
+}
+
+}  // namespace
+
 void FindLoaderFunctions() {
-  for (NextFunction* function : {&next_dlsym, &next_dlvsym, &next_dlopen, &next_dlmopen, &next_dlclose}) {
+  for (NextFunction* function :
+       {&libc_dlsym, &libc_dlvsym, &next_dlsym, &next_dlvsym, &next_dlopen, &next_dlmopen, &next_dlclose}) {
     function->Get();
   }
 }
@@ -268,12 +290,13 @@ void* FindWithoutUs(const char* symbol, const void* caller) {
   const char* version = image.valid() ? image.NeededVersion(symbol) : nullptr;
   // First the global scope behind us. Another preload there comes first, as it would without us; but two
   // CUDA runtimes of different versions may both be global, and then the caller's version decides.
-  void* next = Quiet(RealDlsym()(RTLD_NEXT, symbol));
+  void* next = Quiet(reinterpret_cast<DlsymFunction>(libc_dlsym.Get())(RTLD_NEXT, symbol));
   if (next != nullptr && (version == nullptr || !ImageOf(next).defines_versions())) {
     return next;
   }
   if (version != nullptr) {
-    if (void* exact = Quiet(RealDlvsym()(RTLD_NEXT, symbol, version)); exact != nullptr) {
+    void* exact = Quiet(reinterpret_cast<DlvsymFunction>(libc_dlvsym.Get())(RTLD_NEXT, symbol, version));
+    if (exact != nullptr) {
       return exact;
     }
   }
