@@ -39,7 +39,8 @@ void TellBytesByCensus(Holders& holders, Findings& findings) {
     double each = 0;
     for (HeldBy& one : held) {
       each += static_cast<double>(one.bytes) / static_cast<double>(one.tensors);
-      one.reason = "told by the census: no hook shows the arrays of this pool, and as many as these grew";
+      one.reason =
+          "inferred: a pool does not show its single arrays, and the census found as many here as grew";
     }
     growth.bytes_from = "the census";
     growth.kind = GrowthKind::kLeak;

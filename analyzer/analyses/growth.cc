@@ -652,7 +652,7 @@ std::string_view RemedyText(Remedy remedy) {
     case Remedy::kDestroyHandle:
       return "destroying the handle, or making it once and using it again";
     case Remedy::kFree:
-      return "a call that frees it";
+      return "the release that belongs to the call that made it; none came";
     case Remedy::kClearWorkspaces:
       return "torch._C._cuda_clearCublasWorkspaces(), or fewer streams: one workspace is kept for each";
     case Remedy::kPreallocate:

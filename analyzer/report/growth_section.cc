@@ -10,6 +10,10 @@ namespace gpumemtrace::analyzer {
 namespace {
 
 std::string What(const GrowthFinding& growth) {
+  // What the pool of a framework does not show, counted by a handle that is made with each.
+  if (growth.level == Level::kHandle && !growth.bytes_from.empty()) {
+    return "arrays of a pool, counted by " + Printable(growth.api);
+  }
   if (growth.level == Level::kHandle) return Printable(growth.api);
   if (growth.kind == GrowthKind::kStrandedCache) return "allocator cache";
   if (growth.level == Level::kBlock) return "tensors";

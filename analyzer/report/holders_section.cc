@@ -236,12 +236,24 @@ std::string WhatFrees(const AnalyzedTrace& trace, size_t number) {
     return "a bound (maxsize) and keys that come again, such as shapes: a tensor as an argument is a new key "
            "each time";
   }
+  // What a graph saves goes with the outputs that lead to the graph.
+  if (held.kind == "native" && held.items > 1 && !held.container.empty()) {
+    return "storing .detach() in " + Printable(held.container) + ": what it holds keeps its autograd graph";
+  }
   if (held.kind == "name" && held.items > 1 && !held.container.empty()) {
     // A tensor of no dimension: a loss, a score.
     const bool scalar = held.shape.ends_with("()");
-    return std::string(scalar ? "storing numbers (.item())"
-                              : "a bound, or storing copies on the CPU (.cpu())") +
-           ", in " + Printable(held.container);
+    const bool host = growth.space == Space::kPinnedHost || growth.space == Space::kRegisteredHost ||
+                      growth.space == Space::kHostPool;
+    std::string act = "a bound, or storing copies on the CPU (.cpu())";
+    if (scalar) {
+      act = "storing numbers (.item())";
+    } else if (host) {
+      act = "a bound, or a few buffers that are used again";
+    } else if (!held.grad_fn.empty()) {
+      act = "a bound, or storing .detach().cpu() (without .detach() the autograd graph stays)";
+    }
+    return act + ", in " + Printable(held.container);
   }
   return std::string(RemedyText(growth.remedy));
 }

@@ -83,9 +83,14 @@ void PeakText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
       continue;
     }
     ++given;
+    // Often another moment is the highest then, and less is saved than this place holds.
+    const auto peak = std::ranges::find(findings.peaks, advice.device, &PeakFinding::device);
+    const bool another =
+        peak != findings.peaks.end() && advice.peak_without + advice.bytes > peak->bytes + advice.bytes / 100;
     out.Field("advice", FormatBytes(advice.bytes) + " on " + DeviceText(advice.device) + " at " +
                             Printable(advice.place.Short()) + ": " + advice.text +
-                            " (peak without it: about " + FormatBytes(advice.peak_without) + ")");
+                            " (peak without it: about " + FormatBytes(advice.peak_without) +
+                            (another ? ", of another moment" : "") + ")");
   }
 }
 

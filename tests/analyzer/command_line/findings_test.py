@@ -319,12 +319,19 @@ class Findings(unittest.TestCase):
                             ("10_lru_cache_tensor_key", "a bound (maxsize) and keys that come again"),
                             ("12_recurrent_state_not_detached", "keeping .detach()"),
                             ("14_eval_logits_gathered_on_gpu", "a bound, or storing copies on the CPU (.cpu()), in "),
+                            ("03_cached_outputs_with_graph", "storing .detach() in 03_cached_outputs_with_graph.cache"),
+                            ("22_pinned_staging_buffers_kept", "a bound, or a few buffers that are used again, in "),
                             ("32_kv_cache_grown_by_cat", "allocating the buffer once"),
                             ("53_cupy_row_view_kept", "keeping a copy of the part")):
             with self.subTest(name):
                 text = " ".join(run(fixture(name))[1].split())
                 self.assertIn(" freed by " + words, text)
                 self.assertIn("freed by: " + words, text)
+
+    def test_advice_says_when_another_moment_is_the_highest_then(self):
+        """500 MiB of a peak of 955.6 MiB, which would still be 705.6 MiB without them."""
+        text = " ".join(run(fixture("42_logits_upcast_peak"))[1].split())
+        self.assertIn("(peak without it: about 705.6 MiB, of another moment)", text)
 
     def test_what_the_line_made_once_is_no_part_of_the_leak(self):
         for name, bytes_, count, once in (("02_losses_list_after_backward", 299 * 512, 299, 33 << 20),
