@@ -16,7 +16,8 @@ esac
 passed=0 failed=0 skipped=0
 logs="$PWD/build/test-logs"
 mkdir -p "$logs"
-jobs=$(nproc)
+# One more than there are processors: many tests wait for a process now and then.
+jobs=$(($(nproc) + 1))
 started=$SECONDS
 # A run that stops in the middle still ends with the line, and never as a success.
 finish() {

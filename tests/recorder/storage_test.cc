@@ -236,6 +236,15 @@ TEST(TraceFile, WorksWithoutAHighDescriptor) {
   file.Close();
 }
 
+// ThreadSanitizer takes a quarter of a minute for what others do in one second.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kFailingSeeds = 2;
+constexpr int kFailingPhases = 24;
+#else
+constexpr int kFailingSeeds = 6;
+constexpr int kFailingPhases = 48;
+#endif
+
 class FailingStorage : public testing::TestWithParam<int> {};
 
 // Random failures between random drains. What the trace holds, and what the statistics call lost, is all
@@ -249,7 +258,7 @@ TEST_P(FailingStorage, ValidAtEveryMomentAndHonest) {
   uint64_t recorded = 0;
   uint64_t next[3] = {};
   uint64_t gaps = 0;
-  for (int phase = 0; phase < 48; ++phase) {
+  for (int phase = 0; phase < kFailingPhases; ++phase) {
     const uint64_t mood = random() % 4;
     layer.on_write = [&random, mood]() -> FaultyLayer::Decision {
       if (mood == 0) return {Fault::kError, random() % 2 == 0 ? ENOSPC : EIO};
@@ -311,12 +320,6 @@ TEST_P(FailingStorage, ValidAtEveryMomentAndHonest) {
   }
 }
 
-// ThreadSanitizer takes a quarter of a minute for each.
-#if defined(__SANITIZE_THREAD__)
-constexpr int kFailingSeeds = 2;
-#else
-constexpr int kFailingSeeds = 6;
-#endif
 INSTANTIATE_TEST_SUITE_P(Seeds, FailingStorage, testing::Range(1, kFailingSeeds + 1));
 
 // Definitions that pile up while nothing can be written do not make a packet too large afterwards.

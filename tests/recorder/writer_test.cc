@@ -348,7 +348,13 @@ TEST_P(WriterRandom, EveryEventOnceAndEqual) {
   EXPECT_LT(trace.largest_packet, size_t{512} << 10);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, WriterRandom, testing::Range(1, 7));
+// ThreadSanitizer takes ten seconds for each.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kRandomSeeds = 2;
+#else
+constexpr int kRandomSeeds = 6;
+#endif
+INSTANTIATE_TEST_SUITE_P(Seeds, WriterRandom, testing::Range(1, kRandomSeeds + 1));
 
 TEST(Writer, DefinitionsComeOnceAndBeforeUse) {
   WriterBench bench;

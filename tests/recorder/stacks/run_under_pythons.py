@@ -3,10 +3,12 @@
 usage: run_under_pythons.py SCRIPT [ARGUMENT...]
 
 Interpreters: those listed in GPUMEMTRACE_TEST_PYTHONS (separated by colons), else every pyenv version and
-every /usr/bin/python3.N from 3.8 on. Exit status 77 (skipped) when there is none.
+every /usr/bin/python3.N from 3.8 on. GPUMEMTRACE_TEST_PYTHONS_ENDS=1: of these the oldest and the newest only.
+Exit status 77 (skipped) when there is none.
 """
 import glob
 import os
+import re
 import subprocess
 import sys
 
@@ -50,11 +52,18 @@ def clean_environment():
 def main():
     failed = []
     ran = 0
+    found = []
     for path in candidates():
         version = describe(path)
         if version is None:
             print("%s: not a CPython >= 3.8 with ctypes, left out" % path)
             continue
+        found.append((path, version))
+    if os.environ.get("GPUMEMTRACE_TEST_PYTHONS_ENDS") and len(found) > 2:
+        found.sort(key=lambda one: [int(part) for part in re.findall(r"\d+", one[1])])
+        print("left out here: " + ", ".join(version for _, version in found[1:-1]))
+        found = [found[0], found[-1]]
+    for path, version in found:
         print("%s: %s" % (path, version), flush=True)
         environment = clean_environment()
         preload = os.environ.get("GPUMEMTRACE_TEST_PRELOAD")
