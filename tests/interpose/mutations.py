@@ -38,6 +38,8 @@ MUTATIONS = [
                                      "end_to_end/edge_cases:Loading.test_next_of_the_caller"],
      [("interpose/loader.cc", "  if (handle == RTLD_NEXT || name == nullptr || !MayBeHooked(name)) {\n    return pass;",
        "  if (handle == RTLD_NEXT || name == nullptr || !MayBeHooked(name)) {\n    return {look_up(handle), nullptr};")]),
+    ("RTLD_NEXT through another preload", ["end_to_end/edge_cases:Loading.test_second_preload_after_ours"],
+     [("interpose/original.cc", 'libc_dlsym("dlsym", &LibcLoaderFunction)', 'libc_dlsym("dlsym", &NextLoaderFunction)')]),
     ("the second look-up", ["Doors.TheSecondLookUpAnswersLikeTheFirst"],
      [("interpose/loader.cc", "  void* found = look_up(handle);",
        "  void* found = look_up(handle);\n  static std::atomic<void*> last{nullptr};\n"
