@@ -214,7 +214,7 @@ class HostileTest(CensusCase):
         tensor = Tensor(4)
         deep = [tensor]
         # A recursion in Python ends at 1,000; one in C has room for more.
-        for _ in range(100000 if os.environ.get('GPUMEMTRACE_TEST_HEAP') else 5000):
+        for _ in range(40000 if os.environ.get('GPUMEMTRACE_TEST_HEAP') else 5000):
             deep = [deep]
         self.train['deep'] = deep
         address = tensor._address
