@@ -16,14 +16,12 @@ namespace {
 constexpr int kPointerAttributeDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 constexpr int kCaptureActive = 1;                  // CU_STREAM_CAPTURE_STATUS_ACTIVE
 
-constinit const DriverFunctions none = {};
-constinit DriverFunctions functions = {};
-enum : int { kUnknown, kFinding, kKnown };
-std::atomic<int> state{kUnknown};
+constinit DriverFunctions functions;
+std::atomic<bool> known{false};
 
 template <typename Function>
-void Set(Function*& function, const ElfImage& driver, const char* symbol) {
-  function = reinterpret_cast<Function*>(driver.FindFunction(symbol));
+void Set(DriverFunction<Function>& function, const ElfImage& driver, const char* symbol) {
+  function.Set(reinterpret_cast<Function*>(driver.FindFunction(symbol)));
 }
 
 // The object is found by its name and read directly: what we call is the driver and nobody's wrapper of it.
@@ -99,17 +97,13 @@ bool Find() {
 }  // namespace
 
 const DriverFunctions& Driver() {
-  int known = state.load(std::memory_order_acquire);
-  if (known == kKnown) [[likely]] {
-    return functions;
+  // Threads that come while one is looking look for themselves and find the same: none does without (its
+  // event would have no device), and none waits (the one who looks may need a lock that the other has, or be
+  // gone after a fork).
+  if (!known.load(std::memory_order_acquire) && Find()) [[unlikely]] {
+    known.store(true, std::memory_order_release);
   }
-  // Whoever comes while another thread is looking does without.
-  if (known == kUnknown && state.compare_exchange_strong(known, kFinding, std::memory_order_acq_rel)) {
-    const bool found = Find();
-    state.store(found ? kKnown : kUnknown, std::memory_order_release);
-    return found ? functions : none;
-  }
-  return none;
+  return functions;
 }
 
 int CurrentDevice() {
@@ -146,8 +140,8 @@ uint64_t CurrentOwnContext() {
     return 0;
   }
   void* context = nullptr;
-  const auto get_current = Driver().ctx_get_current;
-  if (get_current == nullptr || get_current(&context) != 0) {
+  const DriverFunctions& driver = Driver();
+  if (driver.ctx_get_current == nullptr || driver.ctx_get_current(&context) != 0) {
     return 0;
   }
   const auto number = reinterpret_cast<uint64_t>(context);

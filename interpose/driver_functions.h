@@ -2,6 +2,7 @@
 // synchronizes, allocates device memory or changes the state of the program. Any may be null (older driver).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -9,29 +10,41 @@
 
 namespace gpumemtrace::interpose {
 
+// One of them; null until it is found. Several threads may find it at once: they write the same.
+template <typename Function>
+class DriverFunction {
+ public:
+  void Set(Function* function) { function_.store(function, std::memory_order_relaxed); }
+  operator Function*() const { return function_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<Function*> function_{nullptr};
+};
+
 struct DriverFunctions {
-  Result (*ctx_get_device)(int* device);
-  Result (*ctx_get_current)(void** context);
-  Result (*mem_get_info)(size_t* free, size_t* total);
+  DriverFunction<Result(int* device)> ctx_get_device;
+  DriverFunction<Result(void** context)> ctx_get_current;
+  DriverFunction<Result(size_t* free, size_t* total)> mem_get_info;
   // cuStreamGetCaptureInfo_v2 (CUDA 11.3): status, id, graph, dependencies.
-  Result (*stream_get_capture_info)(void* stream, int* status, uint64_t* id, void** graph,
-                                    void* const** nodes, size_t* node_count);
-  Result (*stream_is_capturing)(void* stream, int* status);
-  Result (*pointer_get_attribute)(void* value, int attribute, uint64_t pointer);
-  Result (*device_get_count)(int* count);
-  Result (*device_get)(int* device, int ordinal);
-  Result (*device_get_name)(char* name, int length, int device);
-  Result (*device_get_uuid)(unsigned char* uuid, int device);
-  Result (*device_total_mem)(size_t* bytes, int device);
-  Result (*driver_get_version)(int* version);
-  Result (*mem_get_address_range)(uint64_t* base, size_t* size, uint64_t pointer);
-  Result (*device_get_mem_pool)(void** pool, int device);
-  Result (*array_3d_get_descriptor)(void* descriptor, void* array);
-  Result (*mipmapped_array_get_level)(void** array, void* mipmap, unsigned level);
-  Result (*primary_ctx_get_state)(int device, unsigned* flags, int* active);
-  Result (*graph_get_nodes)(void* graph, void** nodes, size_t* count);
-  Result (*graph_node_get_type)(void* node, int* type);
-  Result (*graph_child_get_graph)(void* node, void** graph);
+  DriverFunction<Result(void* stream, int* status, uint64_t* id, void** graph, void* const** nodes,
+                        size_t* node_count)>
+      stream_get_capture_info;
+  DriverFunction<Result(void* stream, int* status)> stream_is_capturing;
+  DriverFunction<Result(void* value, int attribute, uint64_t pointer)> pointer_get_attribute;
+  DriverFunction<Result(int* count)> device_get_count;
+  DriverFunction<Result(int* device, int ordinal)> device_get;
+  DriverFunction<Result(char* name, int length, int device)> device_get_name;
+  DriverFunction<Result(unsigned char* uuid, int device)> device_get_uuid;
+  DriverFunction<Result(size_t* bytes, int device)> device_total_mem;
+  DriverFunction<Result(int* version)> driver_get_version;
+  DriverFunction<Result(uint64_t* base, size_t* size, uint64_t pointer)> mem_get_address_range;
+  DriverFunction<Result(void** pool, int device)> device_get_mem_pool;
+  DriverFunction<Result(void* descriptor, void* array)> array_3d_get_descriptor;
+  DriverFunction<Result(void** array, void* mipmap, unsigned level)> mipmapped_array_get_level;
+  DriverFunction<Result(int device, unsigned* flags, int* active)> primary_ctx_get_state;
+  DriverFunction<Result(void* graph, void** nodes, size_t* count)> graph_get_nodes;
+  DriverFunction<Result(void* node, int* type)> graph_node_get_type;
+  DriverFunction<Result(void* node, void** graph)> graph_child_get_graph;
 };
 
 // All null until the driver is loaded.

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include <atomic>
+#include <latch>
 #include <thread>
 
 #include "cases.h"
@@ -92,8 +93,11 @@ EDGE_CASE(many_threads) {
 
 EDGE_CASE(all_at_once) {
   std::vector<std::thread> threads;
+  // The process's first use of CUDA, by all of them together.
+  std::latch begin(64);
   for (int i = 0; i < 64; ++i) {
-    threads.emplace_back([i] {
+    threads.emplace_back([i, &begin] {
+      begin.arrive_and_wait();
       std::vector<void*> kept;
       for (int j = 0; j < 200; ++j) {
         kept.push_back(Allocate(512 + static_cast<size_t>(i)));
