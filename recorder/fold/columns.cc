@@ -49,7 +49,7 @@ bool EventColumns::Load(std::span<const uint8_t> message, Decompressor& decompre
           if (part.number == fields::kColumnRawSize) raw_size = part.value;
           if (part.number == fields::kColumnData) bytes = part.bytes;
         }
-        if (column.failed() || id == 0 || id >= kColumns) return false;
+        if (column.failed() || id == 0 || id >= kEventColumns) return false;
         if (codec == fields::kCodecZstd) {
           if (!decompressor.Decompress(bytes, raw_size, data[id])) return false;
         } else {

@@ -6,24 +6,9 @@
 
 #include "recorder/writer/byte_buffer.h"
 #include "recorder/writer/decompressor.h"
+#include "recorder/writer/event_column.h"
 
 namespace gpumemtrace::recorder {
-
-// Numbers of ColumnId in trace.proto.
-enum Column : uint32_t {
-  kSite = 1,
-  kAddress = 2,
-  kLive = 3,
-  kTime = 4,
-  kSequence = 5,
-  kAllocated = 6,
-  kReserved = 7,
-  kArgument0 = 8,
-  kArgument1 = 9,
-  kSize = 10,
-  kIndex = 11,
-};
-inline constexpr uint32_t kColumns = 12;
 
 struct EventColumns {
   uint32_t count = 0;
@@ -34,7 +19,7 @@ struct EventColumns {
   bool predicted = false;
   // Unit of the column of times.
   uint64_t time_step = 1;
-  ByteBuffer data[kColumns];
+  ByteBuffer data[kEventColumns];
 
   // Takes a serialized Events message. False: damaged, with something that is not known here, or no memory.
   bool Load(std::span<const uint8_t> message, Decompressor& decompressor);

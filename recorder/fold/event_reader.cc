@@ -8,7 +8,7 @@ namespace columns = event_columns;
 
 bool EventReader::Begin(const EventColumns& events, bool folded) {
   failed_ = false;
-  for (uint32_t i = 0; i < kColumns; ++i) {
+  for (uint32_t i = 0; i < kEventColumns; ++i) {
     column_[i] = Varints(events.data[i].span());
     absent_[i] = events.data[i].empty();
   }

@@ -85,9 +85,9 @@ class EventReader {
   Array<event_prediction::Entry> predictions_;
 
   // Of the packet.
-  Varints column_[kColumns];
+  Varints column_[kEventColumns];
   // An absent column is all zeros.
-  bool absent_[kColumns] = {};
+  bool absent_[kEventColumns] = {};
   bool folded_ = false;
   bool predicted_ = false;
   bool failed_ = false;

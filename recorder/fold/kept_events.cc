@@ -129,7 +129,7 @@ bool KeptEvents::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
   message.add_uint64(fields::kEventsFirstTime, first.time);
   message.add_uint64(fields::kEventsFirstSequence, first.sequence);
   message.add_bool(fields::kEventsRestart, true);
-  for (uint32_t id = 1; id < kColumns; ++id) {
+  for (uint32_t id = 1; id < kEventColumns; ++id) {
     if (!not_zero_[id]) continue;
     const ByteBuffer& column = columns_[id];
     const bool smaller = column.size() >= kLeastCompressed && compressor.Compress(column.span(), compressed_);

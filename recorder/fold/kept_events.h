@@ -75,8 +75,8 @@ class KeptEvents {
   size_t dropped_ = 0;
 
   // Of the message that is being made.
-  ByteBuffer columns_[kColumns];
-  bool not_zero_[kColumns] = {};
+  ByteBuffer columns_[kEventColumns];
+  bool not_zero_[kEventColumns] = {};
   size_t bytes_ = 0;
   uint64_t index_ = 0;
   uint64_t time_ = 0;

@@ -291,7 +291,7 @@ void EventEncoder::Finish(Compressor& compressor, ByteBuffer& out) {
   if (restart_) message.add_bool(fields::kEventsRestart, true);
   if (predicts_) message.add_bool(fields::kEventsPredicted, true);
   message.add_uint32(fields::kEventsTimeStep, kTimeStepUs);
-  for (uint32_t id = 1; id < kColumns; ++id) {
+  for (uint32_t id = 1; id < kEventColumns; ++id) {
     const ByteBuffer& column = columns_[id];
     if (!not_zero_[id]) continue;
     column_message_.Clear();

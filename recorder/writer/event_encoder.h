@@ -12,6 +12,7 @@
 #include "recorder/writer/byte_buffer.h"
 #include "recorder/writer/compressor.h"
 #include "recorder/writer/dictionary.h"
+#include "recorder/writer/event_column.h"
 #include "recorder/writer/live_table.h"
 #include "recorder/writer/size_counts.h"
 
@@ -106,21 +107,6 @@ class EventEncoder {
     uint64_t peak;
     uint64_t peak_index;
   };
-  // Numbers of ColumnId in trace.proto.
-  enum Column : uint32_t {
-    kSite = 1,
-    kAddress = 2,
-    kLive = 3,
-    kTime = 4,
-    kSequence = 5,
-    kAllocated = 6,
-    kReserved = 7,
-    kArgument0 = 8,
-    kArgument1 = 9,
-    kSize = 10,
-    kColumns = 11,
-  };
-
   // `expected`: the site that is probably meant, 0 = none.
   uint32_t FindSite(SiteKey key, uint32_t expected);
   // Place of the book of such an object in books_ + 1; 0 = none.
@@ -131,7 +117,7 @@ class EventEncoder {
   // False: no memory.
   bool HasMore(Site& site);
   void PreparePrediction();
-  void Put(Column column, uint64_t value) {
+  void Put(EventColumn column, uint64_t value) {
     const size_t before = columns_[column].size();
     columns_[column].Varint(value);
     bytes_ += columns_[column].size() - before;
@@ -170,9 +156,9 @@ class EventEncoder {
   uint64_t last_time_ = 0;
   uint64_t first_sequence_ = 0;
   uint64_t last_sequence_ = 0;
-  ByteBuffer columns_[kColumns];
+  ByteBuffer columns_[kEventColumns];
   size_t bytes_ = 0;
-  bool not_zero_[kColumns] = {};
+  bool not_zero_[kEventColumns] = {};
   ByteBuffer message_;
   ByteBuffer column_message_;
   ByteBuffer compressed_;

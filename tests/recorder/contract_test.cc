@@ -12,6 +12,7 @@
 #include "proto/gpumemtrace/ring_file.h"
 #include "recorder/event.h"
 #include "recorder/recorder.h"
+#include "recorder/writer/event_column.h"
 #include "recorder/writer/fields.h"
 #include "recorder/writer/writer.h"
 
@@ -91,6 +92,27 @@ TEST(Contract, MarksAndLosses) {
   EXPECT_EQ(static_cast<int>(recorder::LossCause::kFormat), Loss::FORMAT);
   EXPECT_LT(static_cast<size_t>(Loss::Cause_MAX), ring_file::kLossCauses);
   EXPECT_EQ(f::kCodecZstd, static_cast<uint32_t>(Column::ZSTD));
+}
+
+TEST(Contract, ColumnNumbers) {
+  const std::map<uint32_t, std::string> names = {
+      {recorder::kSite, "SITE"},
+      {recorder::kAddress, "ADDRESS"},
+      {recorder::kLive, "LIVE"},
+      {recorder::kTime, "TIME"},
+      {recorder::kSequence, "SEQUENCE"},
+      {recorder::kAllocated, "ALLOCATED"},
+      {recorder::kReserved, "RESERVED"},
+      {recorder::kArgument0, "ARGUMENT_0"},
+      {recorder::kArgument1, "ARGUMENT_1"},
+      {recorder::kSize, "SIZE"},
+      {recorder::kIndex, "INDEX"},
+  };
+  EXPECT_EQ(names.size() + 1, recorder::kEventColumns);
+  ASSERT_EQ(static_cast<uint32_t>(ColumnId_descriptor()->value_count()), recorder::kEventColumns);
+  for (const auto& [number, name] : names) {
+    EXPECT_EQ(ColumnId_descriptor()->FindValueByNumber(static_cast<int>(number))->name(), name);
+  }
 }
 
 TEST(Contract, EventColumns) {
