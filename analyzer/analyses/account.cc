@@ -182,6 +182,18 @@ std::vector<FragmentationFinding> FindFragmentation(Collector& collector, Places
       }
     }
     if (device->worst.index != kNoIndex) finding.worst = Name(device->worst, collector, places, steps);
+    if (device->refused_asked != 0) {
+      const PoolPicture::Refused& refused = device->refused;
+      finding.why = {MomentOf(device->refused_index, device->refused_time_us, steps),
+                     places.OfOrigin(device->refused_origin),
+                     device->refused_asked,
+                     refused.free,
+                     refused.pieces,
+                     refused.other_streams,
+                     refused.too_small,
+                     refused.largest,
+                     refused.other_pool};
+    }
     const PoolPicture last =
         collector.pools().Picture(number, collector.last_index(), collector.last_time_us());
     finding.last = Name(last, collector, places, steps);

@@ -30,6 +30,11 @@ class Analyses::Implementation {
     findings.live = FindLive(collector_, places);
     findings.accounts = MakeAccounts(collector_, findings.steps);
     findings.fragmentation = FindFragmentation(collector_, places, findings.steps);
+    for (GrowthFinding& growth : findings.growth) {
+      if (growth.kind != GrowthKind::kStrandedCache) continue;
+      for (const FragmentationFinding& pool : findings.fragmentation)
+        growth.other_streams |= pool.device == growth.device && pool.why.other_streams * 2 > pool.why.free;
+    }
     findings.out_of_memory = ExplainOutOfMemory(collector_, places, findings.steps);
     findings.out_of_memory_count = collector_.out_of_memory_count();
     findings.errors = FindErrors(collector_, places, findings.steps);

@@ -44,7 +44,7 @@ void TellRemedies(const Holders& holders, Findings& findings) {
     const HeldBy& most = held.front();
     if (most.kind == "cycle") {
       growth.remedy = Remedy::kGarbageCollector;
-    } else if (growth.kind == GrowthKind::kSawtooth || most.kind != "none") {
+    } else if (growth.kind == GrowthKind::kSawtooth || !most.out_of_reach()) {
       continue;
     } else if (most.reason.find("which PyTorch keeps for each handle and stream") != std::string::npos) {
       growth.remedy = Remedy::kClearWorkspaces;

@@ -383,6 +383,16 @@ void Collector::Reserve(DeviceState& device, const Change& change, OriginId orig
     growth.needless = growth.grown;
     ++device.needless_count;
     device.needless_bytes += growth.grown;
+    // Each picture is a walk over the live set: at ever larger distances.
+    if (device.needless_bytes > device.needless_when_refused + device.needless_when_refused / 8 &&
+        change.slot != kNoSlot && !folded_ && !pools_.maps_memory(change.device)) {
+      device.needless_when_refused = device.needless_bytes;
+      device.refused = pools_.Picture(change.device, change.index, change.time_us, change.slot).refused;
+      device.refused_index = change.index;
+      device.refused_time_us = change.time_us;
+      device.refused_asked = change.size;
+      device.refused_origin = origin;
+    }
   }
   Grow(device, growth);
   // A picture of the pool costs a walk over the live set: taken only when things are clearly worse than in

@@ -68,6 +68,13 @@ struct DeviceState {
   uint64_t needless_bytes = 0;
   PoolPicture worst;
   uint64_t worst_measure = 0;
+  // Of one of the last requests that needed no new memory by the number of free bytes.
+  PoolPicture::Refused refused;
+  uint64_t refused_index = 0;
+  uint64_t refused_time_us = 0;
+  uint64_t refused_asked = 0;  // 0 = none yet
+  OriginId refused_origin = kNoOrigin;
+  uint64_t needless_when_refused = 0;
   // Device memory that fell away at the first launch of kernels, in all, since the last reading, and by where
   // they were launched.
   uint64_t launch_bytes = 0;

@@ -155,8 +155,11 @@ struct GrowthFinding {
   bool told_by_memory = false;
   // Stranded cache: each request is larger than the one before, so that no free segment fits.
   bool larger_requests = false;
-  // Time until the card is full at this rate; 0 = unknown.
+  // Stranded cache: most of what lies free belongs to other streams.
+  bool other_streams = false;
+  // Until the card is full at this rate, estimates; 0 = unknown.
   uint64_t microseconds_until_full = 0;
+  double steps_until_full = 0;
   Remedy remedy = Remedy::kUnknown;
   std::string explanation;  // one sentence
   std::vector<CurvePoint> curve;
@@ -229,7 +232,8 @@ struct PeakAdvice {
   uint64_t peak_without = 0;  // estimate: highest other moment when these bytes are gone
   // Strong enough to be the headline when nothing grows.
   bool headline = false;
-  std::string text;
+  std::string text;    // what takes the memory
+  std::string remedy;  // what to do: "lowered by …"
 };
 std::string_view PeakAdviceName(PeakAdvice::Kind kind);
 
@@ -331,6 +335,20 @@ struct FragmentationMoment {
   std::vector<Pin> pins;
 };
 
+// A request that got new memory from the driver although at least as much lay free in the allocator: where
+// that lay, without what came with the request itself. The parts sum to `free`.
+struct Refusal {
+  Moment moment;
+  Place place;
+  uint64_t asked = 0;
+  uint64_t free = 0;
+  uint64_t pieces = 0;
+  uint64_t other_streams = 0;  // in segments of other streams, which do not serve this one
+  uint64_t too_small = 0;      // of the stream, in pieces smaller than what was asked for
+  uint64_t largest = 0;        // of these pieces
+  uint64_t other_pool = 0;     // of the stream and large enough: of another pool
+};
+
 struct FragmentationFinding {
   int32_t device = -1;
   uint64_t reserved_peak = 0;
@@ -342,6 +360,7 @@ struct FragmentationFinding {
   uint64_t needless_bytes = 0;
   Place needless_place;
   uint64_t needless_place_bytes = 0;
+  Refusal why;           // one of the last such requests; asked = 0: not known
   uint64_t streams = 0;  // that own segments
   bool headline = false;
   std::string explanation;
@@ -421,8 +440,11 @@ struct Verdict {
   double bytes_per_step = 0;      // sum over the culprits
   bool bytes_known = true;        // of at least one culprit
   double confidence = 0;
-  // Time until the first card is full at the rates of all leaks on it together; 0 = unknown.
+  // Until the first card is full at the rates of all leaks on it together, estimates; 0 = unknown.
   uint64_t microseconds_until_full = 0;
+  double steps_until_full = 0;
+  // Of a clean run: something that could be better, in one sentence; mostly empty.
+  std::string hint;
 };
 
 // Curves over the whole run, for charts.

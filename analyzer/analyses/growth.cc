@@ -496,20 +496,38 @@ class Engine {
     if (!steps_.real() && finding.rises < kLeastRisesWithoutSteps) finding.kind = GrowthKind::kSetup;
   }
 
+  // How long a step took while it grew, without what came before, such as a slow first step.
+  double MicrosecondsPerStep(const GrowthFinding& finding) const {
+    const std::vector<uint64_t>& begin = steps_.begin_time_us;
+    const auto stride = static_cast<double>(steps_.stride);
+    const auto from = static_cast<size_t>((finding.since_step + 1) / stride);
+    const size_t until = std::min(static_cast<size_t>(finding.until_step / stride), begin.size() - 1);
+    if (until > from)
+      return static_cast<double>(begin[until] - begin[from]) / (static_cast<double>(until - from) * stride);
+    if (steps_.count < 2) return 0;
+    return static_cast<double>(steps_.end_time_us - begin.front()) / static_cast<double>(steps_.count);
+  }
+
+  // From what was free when most was taken: a program that frees all at its end has not got that room while
+  // it runs.
+  void UntilFull(const DeviceState& device, GrowthFinding& finding) const {
+    const Reading& reading = device.last_reading;
+    const uint64_t most =
+        std::max(device.max_used, reading.used - std::min(reading.used, reading.segments) +
+                                      device.launch_bytes_since_reading + device.peak[kSegmentPeak].segments);
+    const double steps =
+        static_cast<double>(reading.total - std::min(reading.total, most)) / finding.bytes_per_step;
+    const double microseconds = steps * MicrosecondsPerStep(finding);
+    if (steps_.real()) finding.steps_until_full = steps;
+    if (microseconds < 1e15) finding.microseconds_until_full = static_cast<uint64_t>(microseconds);
+  }
+
   void Explain(GrowthFinding& finding) {
     if (!steps_.real()) finding.confidence *= 0.6;
     const auto device = collector_.devices().find(finding.device);
-    const double step_us = steps_.count > 1
-                               ? static_cast<double>(steps_.end_time_us - steps_.begin_time_us.front()) /
-                                     static_cast<double>(steps_.count)
-                               : 0;
     if (IsLeak(finding.kind) && finding.bytes_per_step > 0 && finding.device >= 0 &&
         device != collector_.devices().end() && device->second->last_reading.valid) {
-      const Reading& reading = device->second->last_reading;
-      const double free =
-          static_cast<double>(reading.total - std::min(reading.total, device->second->max_used));
-      const double us = free / finding.bytes_per_step * step_us;
-      if (us < 1e15) finding.microseconds_until_full = static_cast<uint64_t>(us);
+      UntilFull(*device->second, finding);
     }
     switch (finding.kind) {
       case GrowthKind::kLeak:

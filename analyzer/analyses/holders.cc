@@ -11,6 +11,9 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
+// So many allocations, each on a stream of its own, are no chance.
+constexpr size_t kFewestStreams = 4;
+
 using OriginKey = std::tuple<StackId, StackId, StackId, StringId, int32_t, Level, Space>;
 
 OriginKey KeyOf(const SiteInfo& site, int32_t device, Level level, Space space) {
@@ -121,8 +124,8 @@ std::string HeldBy::Describe() const {
   if (!owner.empty() && !text.starts_with(owner)) facts.push_back(absl::StrCat("attribute of ", owner));
   for (size_t i = 0; i < facts.size(); ++i) absl::StrAppend(&result, i == 0 ? " (" : ", ", facts[i]);
   if (!facts.empty()) result += ")";
-  if (!detail.empty()) absl::StrAppend(&result, "; ", detail);
-  if (!reason.empty()) absl::StrAppend(&result, kind == "none" ? ": " : "; ", reason);
+  if (!detail.empty() && !out_of_reach()) absl::StrAppend(&result, "; ", detail);
+  if (!reason.empty()) absl::StrAppend(&result, out_of_reach() ? ": " : "; ", reason);
   return result;
 }
 
@@ -294,6 +297,7 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
       summary.groups.push_back(group);
     }
     HeldGroup& group = summary.groups[entry->second];
+    group.streams.insert(model_.Site(range.site).stream);
     group.tensors += tensors.size();
     ++group.allocations;
     group.bytes += bytes;
@@ -341,6 +345,7 @@ std::vector<HeldBy> Holders::Collect(const CensusSummary& census, const std::vec
     HeldBy held;
     SiteId site = 0;
     uint64_t site_bytes = 0;
+    std::set<uint64_t> streams;
     absl::flat_hash_map<std::string, uint64_t> shapes;
   };
   absl::flat_hash_map<int, Sum> sums;
@@ -351,11 +356,12 @@ std::vector<HeldBy> Holders::Collect(const CensusSummary& census, const std::vec
         sum.held = census.holders[static_cast<size_t>(group->holder)];
       } else {
         sum.held.kind = "none";
-        sum.held.text = "no Python object";
+        sum.held.text = HeldBy::kNoObject;
       }
       sum.held.oldest_us = UINT64_MAX;
     }
     HeldBy& held = sum.held;
+    sum.streams.insert(group->streams.begin(), group->streams.end());
     held.tensors += group->tensors;
     held.allocations += group->allocations;
     held.bytes += group->bytes;
@@ -389,7 +395,13 @@ std::vector<HeldBy> Holders::Collect(const CensusSummary& census, const std::vec
     const bool known = !held.pooled && held.oldest_us <= held.youngest_us;
     if (known && now >= 0 && oldest >= 0) held.oldest_steps = now - oldest;
     if (known && now >= 0 && youngest >= 0) held.youngest_steps = now - youngest;
-    if (held.kind == "none") held.reason = WhyNoObject(model_, sum.site, symbols).text;
+    if (held.out_of_reach()) {
+      const bool one_per_stream =
+          held.allocations >= kFewestStreams && sum.streams.size() == held.allocations;
+      UnheldReason why = WhyNoObject(model_, sum.site, one_per_stream, symbols);
+      held.reason = std::move(why.text);
+      held.next = std::move(why.next);
+    }
     result.push_back(std::move(held));
   }
   std::sort(result.begin(), result.end(), [](const HeldBy& a, const HeldBy& b) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,12 @@ struct HeldBy {
   uint64_t youngest_us = 0;
   double oldest_steps = -1;  // age at the census in steps, −1 = no steps
   double youngest_steps = -1;
-  std::string reason;  // kind "none" and "native": what is likely, in words
+  std::string reason;  // where no Python object keeps it: what is likely, in words
+  std::string next;    // likewise what would free it; empty = not known
+
+  // No Python object refers to it, so that neither del nor gc.collect() frees it.
+  bool out_of_reach() const { return text == kNoObject; }
+  static constexpr std::string_view kNoObject = "no Python object";
 
   // "train.losses[…] (list, 300 items)".
   std::string Describe() const;
@@ -62,7 +68,8 @@ struct HeldGroup {
   uint32_t flags = 0;  // of all tensors, or-ed
   uint32_t shape = 0;  // index into CensusSummary::texts; 0 = ""
   uint32_t grad_fn = 0;
-  uint32_t name = 0;  // of one of them
+  uint32_t name = 0;           // of one of them
+  std::set<uint64_t> streams;  // that they were born on
   uint64_t tensors = 0;
   uint64_t allocations = 0;
   uint64_t bytes = 0;

@@ -186,14 +186,12 @@ PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, co
 // Highest moment that is known when the bytes of `group` were never there. The same kind of peak at other
 // times is at most as high as the highest of its kind.
 uint64_t PeakWithout(const PeakFinding& peak, GroupId group, uint64_t bytes) {
-  uint64_t most = peak.bytes - std::min(peak.bytes, bytes);
-  for (const OtherPeak& other : peak.next) {
-    uint64_t own = 0;
-    for (const SharePlace& line : other.by_line) {
-      if (line.group == group) own = line.bytes;
-    }
-    most = std::max(most, other.bytes - std::min(other.bytes, own));
-  }
+  const auto own = [group](const std::vector<SharePlace>& lines) {
+    const auto line = std::ranges::find(lines, group, &SharePlace::group);
+    return line == lines.end() ? 0 : line->bytes;
+  };
+  uint64_t most = peak.bytes - std::min(own(peak.by_line), bytes);
+  for (const OtherPeak& other : peak.next) most = std::max(most, other.bytes - own(other.by_line));
   return most;
 }
 
@@ -323,7 +321,7 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
         upcast[group] += brief->second;
     }
     const auto add = [&](PeakAdvice::Kind kind, GroupId group, uint64_t bytes, bool headline,
-                         std::string text) {
+                         std::string text, std::string remedy) {
       PeakAdvice one;
       one.kind = kind;
       one.place = places.OfGroup(group);
@@ -332,29 +330,29 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       one.peak_without = PeakWithout(peak, group, bytes);
       one.headline = headline;
       one.text = std::move(text);
+      one.remedy = std::move(remedy);
       advice.push_back(std::move(one));
     };
     const auto large = [&](uint64_t bytes, uint64_t percent) { return bytes * 100 >= peak.bytes * percent; };
     for (const auto& [group, bytes] : loaded) {
       if (large(bytes, 5)) {
         add(PeakAdvice::Kind::kCheckpointResident, group, bytes, large(bytes, 10),
-            "a loaded checkpoint stays on the device beside the model: load it with map_location=\"cpu\" and "
-            "drop it "
-            "after load_state_dict");
+            "a loaded checkpoint stays on the device beside the model",
+            "loading it with map_location=\"cpu\" and dropping it after load_state_dict");
       }
     }
     for (const auto& [group, bytes] : optimizer) {
       if (large(bytes, 5)) {
         add(PeakAdvice::Kind::kOptimizerTemporary, group, bytes, large(bytes, 10),
-            "the optimizer holds temporaries as large as the parameters it updates: foreach=False or "
-            "fused=True");
+            "the optimizer holds temporaries as large as the parameters it updates",
+            "foreach=False or fused=True");
       }
     }
     for (const auto& [group, bytes] : upcast) {
       if (large(bytes, 5)) {
         add(PeakAdvice::Kind::kUpcast, group, bytes, large(bytes, 15),
-            "a copy in another type is alive at the peak: convert in pieces, or compute in the narrower "
-            "type");
+            "a copy in another type is alive at the peak",
+            "converting in pieces, or computing in the narrower type");
       }
     }
     bool trains = false;
@@ -375,15 +373,17 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
                          std::string(large(line.transient_bytes, 55)   ? "most"
                                      : large(line.transient_bytes, 45) ? "about half"
                                                                        : "a large part") +
-                         " of the peak: ";
+                         " of the peak";
+      std::string remedy = "computing it in smaller pieces";
       if (line.place.backward) {
-        text += "gradients of what the line made in forward; make that in smaller pieces";
-      } else {
-        text += "compute it in smaller pieces";
-        if (trains) text += ", or recompute it in backward (checkpointing)";
+        text += ": gradients of what the line made in forward";
+        remedy = "making that in smaller pieces";
+      } else if (trains) {
+        remedy += ", or recomputing it in backward (checkpointing)";
       }
       // Activations of many layers are how training works; single giants are what can be changed.
-      add(PeakAdvice::Kind::kDominantTemporary, line.group, line.transient_bytes, headline, std::move(text));
+      add(PeakAdvice::Kind::kDominantTemporary, line.group, line.transient_bytes, headline, std::move(text),
+          std::move(remedy));
     }
     // A device that is given memory after the work has moved to another one, and never touches it.
     const uint64_t moved = WorkMovedAway(collector, device);
@@ -412,8 +412,8 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       if (most != lines.end() && large(bytes, 10) && holds_only) {
         add(PeakAdvice::Kind::kWrongDevice, most->first, bytes, true,
             "made on device " + std::to_string(peak.device) +
-                " after the work had moved to another device, and no kernel was launched here since: give "
-                "map_location or the device where it is made");
+                " after the work had moved to another device, and no kernel was launched here since",
+            "map_location, or naming the right device where it is made");
       }
     }
   }
@@ -433,11 +433,16 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       const bool alone = !OthersMoved(*device);
       one.headline = bytes >= (128u << 20) && bytes * 2 >= segments && one.place.user_code && alone;
       one.text =
-          "fell away on the device when the kernel was first launched, most likely the driver's local memory "
-          "(register spills, arrays on the stack, set aside for every thread that the device can hold): make "
-          "the arrays smaller or shared. ";
-      one.text += alone ? "Another program that took memory just then would look the same"
-                        : "But other programs took and gave back memory of this device while this one ran";
+          "fell away on the device when the kernel was first launched, most likely as local memory (arrays "
+          "on "
+          "the kernel's stack, register spills), which the driver sets aside for every thread that the "
+          "device "
+          "can run; ";
+      one.text += alone ? "another program that took memory just then would look the same"
+                        : "but other programs took and gave back memory of this device while this one ran";
+      one.remedy =
+          "smaller arrays in the kernel, or shared or global memory for them (nvcc -Xptxas -v prints each "
+          "kernel's stack frame and spills)";
       advice.push_back(std::move(one));
     }
   }

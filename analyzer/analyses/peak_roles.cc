@@ -78,7 +78,7 @@ class RoleFinder {
       if (*most > 0) place.seen = static_cast<MemoryRole>(most - bytes.begin());
     }
     if (place.seen == MemoryRole::kUnknown && origin < findings_.origins.size()) {
-      place.workspace = WhyNoObject(model_, findings_.origins[origin].site, symbols_).workspace;
+      place.workspace = WhyNoObject(model_, findings_.origins[origin].site, false, symbols_).workspace;
     }
     return place;
   }

@@ -29,6 +29,7 @@ void Pools::Birth(const Change& change, OriginId origin, uint64_t stream) {
   Device& device = ForDevice(change.device);
   if (!segment.holds_blocks) {
     segment.holds_blocks = true;
+    segment.stream = stream;  // the driver's call has none
     device.segments += segment.size;
     if (segment.space == Space::kVirtual) device.virtual_memory = true;
   }
@@ -69,8 +70,9 @@ void Pools::Unmap(const Change& change) {
   }
 }
 
-PoolPicture Pools::Picture(int32_t device, uint64_t index, uint64_t time_us) const {
+PoolPicture Pools::Picture(int32_t device, uint64_t index, uint64_t time_us, uint32_t requested) const {
   PoolPicture picture;
+  const LiveSlot* request = slot(requested);
   picture.index = index;
   picture.time_us = time_us;
   // Pieces of memory that are released as a whole, by address. A block may span several pieces of virtual
@@ -124,6 +126,19 @@ PoolPicture Pools::Picture(int32_t device, uint64_t index, uint64_t time_us) con
       if (to <= at) return;
       piece.gaps += 1;
       piece.largest_gap = std::max(piece.largest_gap, to - at);
+      if (request != nullptr && piece.slot != request->segment) {
+        PoolPicture::Refused& refused = picture.refused;
+        refused.free += to - at;
+        refused.pieces += 1;
+        if (slots_[piece.slot].stream != request->stream) {
+          refused.other_streams += to - at;
+        } else if (to - at < request->size) {
+          refused.too_small += to - at;
+          refused.largest = std::max(refused.largest, to - at);
+        } else {
+          refused.other_pool += to - at;
+        }
+      }
       stretch += to - at;
       picture.largest_fit = std::max(picture.largest_fit, stretch);
     };

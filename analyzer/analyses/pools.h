@@ -18,7 +18,7 @@ struct LiveSlot {
   uint64_t size = 0;
   uint64_t birth_index = kNoIndex;
   uint64_t birth_time_us = 0;
-  uint64_t stream = 0;
+  uint64_t stream = 0;  // of a caching allocator's segment: of the first block in it
   // Of a segment: bytes and number of live blocks that begin in it.
   uint64_t block_bytes = 0;
   uint32_t blocks = 0;
@@ -49,10 +49,20 @@ struct PoolPicture {
     uint64_t bytes = 0;
     uint64_t pinned = 0;
   };
+  // Free bytes that a request did not get; see Refusal.
+  struct Refused {
+    uint64_t free = 0;
+    uint64_t pieces = 0;
+    uint64_t other_streams = 0;
+    uint64_t too_small = 0;
+    uint64_t largest = 0;
+    uint64_t other_pool = 0;
+  };
   uint64_t index = kNoIndex;
   uint64_t time_us = 0;
   uint64_t reserved = 0;
   uint64_t allocated = 0;
+  Refused refused;
   uint64_t empty_bytes = 0;
   uint64_t gap_bytes = 0;
   uint64_t largest_fit = 0;
@@ -76,7 +86,8 @@ class Pools {
   int64_t gaps(int32_t device) const { return At(device).gaps; }
   bool maps_memory(int32_t device) const { return At(device).virtual_memory; }
 
-  PoolPicture Picture(int32_t device, uint64_t index, uint64_t time_us) const;
+  // With a block that was just born (`requested`), also where what lay free did not serve it.
+  PoolPicture Picture(int32_t device, uint64_t index, uint64_t time_us, uint32_t requested = kNoSlot) const;
 
  private:
   struct Device {

@@ -12,7 +12,7 @@ constexpr uint64_t kFewestRises = 3;
 constexpr double kEnded = 0.02;
 // Nor is it taken to have ended by a silence not much longer than one that it has had before, unless that is
 // rarer.
-constexpr double kSurelyEnded = 0.002;
+constexpr double kSurelyEnded = 1e-5;
 // Growth in the later half below this part of that in the earlier half: a cache that fills up. With many
 // rises less is left to chance, and growth with the square root of the steps (0.41) is told as well.
 constexpr double kSlowing = 0.34;

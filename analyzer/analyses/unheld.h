@@ -12,6 +12,7 @@ namespace gpumemtrace::analyzer {
 
 struct UnheldReason {
   std::string text;  // a sentence's part: "a cuBLAS workspace, which PyTorch keeps per handle and stream"
+  std::string next;  // what would free it, likewise: "destroying the plan"; empty = nothing is known
   bool workspace = false;
   bool certain = false;  // the stack says it; else it is only likely
 };
@@ -23,6 +24,7 @@ struct NativePlace {
 // What the native part of a stack, innermost first, says; certain = false when it says nothing.
 UnheldReason ReasonOfStack(std::span<const NativePlace> stack);
 
-UnheldReason WhyNoObject(const TraceModel& model, SiteId site, Symbolizer& symbols);
+// `one_per_stream`: there are several, and each was born on another stream.
+UnheldReason WhyNoObject(const TraceModel& model, SiteId site, bool one_per_stream, Symbolizer& symbols);
 
 }  // namespace gpumemtrace::analyzer

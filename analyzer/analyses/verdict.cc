@@ -56,15 +56,72 @@ bool ExplainedGrowth(const Findings& findings) {
 }
 
 // At the rates of all leaks of one device together, of the device that is full first.
-uint64_t UntilFull(const Findings& findings) {
-  std::map<int32_t, double> per_microsecond;  // parts of what is free
+void UntilFull(const Findings& findings, Verdict& verdict) {
+  struct Rates {  // parts of what is free
+    double per_microsecond = 0;
+    double per_step = 0;
+  };
+  std::map<int32_t, Rates> devices;
   for (const GrowthFinding& growth : findings.growth) {
     if (!IsLeak(growth.kind) || growth.suppressed || growth.microseconds_until_full == 0) continue;
-    per_microsecond[growth.device] += 1.0 / static_cast<double>(growth.microseconds_until_full);
+    Rates& rates = devices[growth.device];
+    rates.per_microsecond += 1.0 / static_cast<double>(growth.microseconds_until_full);
+    if (growth.steps_until_full > 0) rates.per_step += 1.0 / growth.steps_until_full;
   }
-  double most = 0;
-  for (const auto& [device, rate] : per_microsecond) most = std::max(most, rate);
-  return most > 0 ? static_cast<uint64_t>(1.0 / most) : 0;
+  Rates most;
+  for (const auto& [device, rates] : devices) {
+    if (rates.per_microsecond > most.per_microsecond) most = rates;
+  }
+  if (most.per_microsecond > 0)
+    verdict.microseconds_until_full = static_cast<uint64_t>(1.0 / most.per_microsecond);
+  if (most.per_step > 0) verdict.steps_until_full = 1.0 / most.per_step;
+}
+
+// Of a pool that took far more from the driver than its tensors ever needed.
+std::string CacheHint(const Findings& findings) {
+  constexpr uint64_t kWorthAHint = 256u << 20;
+  for (const FragmentationFinding& pool : findings.fragmentation) {
+    const uint64_t above = pool.reserved_peak - std::min(pool.reserved_peak, pool.allocated_peak);
+    if (above < kWorthAHint || above * 3 < pool.reserved_peak || pool.needless_bytes * 2 < above) continue;
+    return "the allocator of device " + std::to_string(pool.device) + " held " +
+           FormatBytes(pool.reserved_peak) + " for at most " + FormatBytes(pool.allocated_peak) +
+           " of tensors; most of the rest was taken at " + pool.needless_place.Short() +
+           (pool.why.other_streams * 2 > pool.why.free
+                ? ", where what lay free was of other streams: fewer streams, made once, would spare it"
+                : " for want of a fitting piece: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may spare "
+                  "it");
+  }
+  return "";
+}
+
+// "no leak in 50 steps; …": why this peak is worth a headline.
+std::string PeakHeadline(const Findings& findings, const PeakAdvice& advice) {
+  const std::string place = advice.place.Short();
+  std::string headline =
+      "PEAK: " + (findings.steps.real() ? "no leak in " + Plural(findings.steps.count, "step")
+                                        : std::string("no steps to tell a leak by"));
+  if (advice.kind == PeakAdvice::Kind::kDriverInternal) {
+    return headline + "; the driver took " + FormatBytes(advice.bytes) +
+           " by itself when a kernel was first launched at " + place +
+           ", most likely for the arrays on the kernel's stack";
+  }
+  if (advice.kind == PeakAdvice::Kind::kWrongDevice) {
+    return headline + "; " + FormatBytes(advice.bytes) + " were put on device " +
+           std::to_string(advice.device) + " at " + place + ", where nothing works any more";
+  }
+  // Another moment may be nearly as high.
+  uint64_t saved = advice.bytes;
+  size_t devices = 0;
+  const PeakFinding* reduced = nullptr;
+  for (const PeakFinding& peak : findings.peaks) {
+    if (reduced == nullptr && peak.device == advice.device) reduced = &peak;
+    devices += peak.device >= 0 && peak.level == Level::kBlock ? 1u : 0u;
+  }
+  if (reduced != nullptr && reduced->bytes > advice.peak_without)
+    saved = std::min(saved, reduced->bytes - advice.peak_without);
+  return headline + "; " + FormatBytes(saved) + " of the peak" +
+         (devices > 1 ? " of device " + std::to_string(advice.device) : "") + " are avoidable at " + place +
+         " (" + std::string(PeakAdviceName(advice.kind)) + ")";
 }
 
 // What was looked at, whatever came of it.
@@ -122,6 +179,7 @@ void Clean(const Findings& findings, Verdict& verdict) {
   for (const GrowthFinding& growth : findings.growth) {
     suppressed += IsLeak(growth.kind) && growth.suppressed ? 1u : 0u;
   }
+  verdict.hint = CacheHint(findings);
   if (suppressed != 0) verdict.headline += ", " + Plural(suppressed, "known leak") + " suppressed";
 }
 
@@ -153,12 +211,14 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
       cache = &growth;
     }
   }
-  verdict.microseconds_until_full = UntilFull(findings);
+  UntilFull(findings, verdict);
   // Memory with a line before handles and estimates.
   std::stable_partition(verdict.culprits.begin(), verdict.culprits.end(), [](const Culprit& culprit) {
     return culprit.level != Level::kHandle && culprit.kind != GrowthKindName(GrowthKind::kUnattributed);
   });
-  if (cache != nullptr && stranded > leaked) {
+  // A cache that is stranded as the requests grow comes with the work; what leaks beside it does not.
+  const bool by_the_way = cache != nullptr && cache->larger_requests && leaked >= 0.5;
+  if (cache != nullptr && stranded > leaked && !by_the_way) {
     verdict.kind = VerdictKind::kFragmentation;
     verdict.culprits.insert(verdict.culprits.begin(), FromGrowth(*cache));
     verdict.bytes_per_step = stranded;
@@ -218,8 +278,10 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
     return verdict;
   }
   if (!ExplainedGrowth(findings)) {
+    const PeakAdvice* first = nullptr;
     for (const PeakAdvice& advice : findings.advice) {
       if (!advice.headline) continue;
+      if (first == nullptr) first = &advice;
       Culprit culprit;
       culprit.place = advice.place;
       culprit.bytes = advice.bytes;
@@ -228,24 +290,10 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
       culprit.confidence = 0.7;
       verdict.culprits.push_back(std::move(culprit));
     }
-    if (!verdict.culprits.empty()) {
-      const Culprit& worst = verdict.culprits.front();
+    if (first != nullptr) {
       verdict.kind = VerdictKind::kPeak;
-      verdict.confidence = worst.confidence;
-      // Another moment may be nearly as high.
-      uint64_t saved = worst.bytes;
-      for (const PeakFinding& peak : findings.peaks) {
-        const PeakAdvice& advice = *std::find_if(findings.advice.begin(), findings.advice.end(),
-                                                 [](const PeakAdvice& one) { return one.headline; });
-        if (advice.kind == PeakAdvice::Kind::kDriverInternal || peak.device != advice.device) continue;
-        if (peak.bytes > advice.peak_without) saved = std::min(saved, peak.bytes - advice.peak_without);
-        break;
-      }
-      verdict.headline = "PEAK: " +
-                         (real ? "no leak in " + Plural(findings.steps.count, "step")
-                               : std::string("no steps to tell a leak by")) +
-                         "; " + FormatBytes(saved) + " of the peak are avoidable at " + worst.place.Short() +
-                         " (" + worst.kind + ")";
+      verdict.confidence = verdict.culprits.front().confidence;
+      verdict.headline = PeakHeadline(findings, *first);
       return verdict;
     }
   }

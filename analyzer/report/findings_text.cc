@@ -123,6 +123,23 @@ nlohmann::ordered_json StackJson(const AnalyzedTrace& trace, OriginId origin) {
   return stack;
 }
 
+std::string WhyNotServed(const Findings& findings, int32_t device) {
+  const auto pool = std::ranges::find(findings.fragmentation, device, &FragmentationFinding::device);
+  if (pool == findings.fragmentation.end() || pool->why.free == 0) return "";
+  const Refusal& why = pool->why;
+  std::string parts;
+  const auto part = [&](uint64_t bytes, const std::string& where) {
+    if (bytes == 0) return;
+    parts += (parts.empty() ? "" : ", ") + (bytes == why.free ? "all" : FormatBytes(bytes)) + where;
+  };
+  part(why.other_streams, " in segments of other streams, which serve no other");
+  part(why.too_small, " too small, the largest " + FormatBytes(why.largest));
+  part(why.other_pool, " in other pools (small tensors, CUDA graphs)");
+  return "when " + Printable(why.place.Short()) + " asked for " + FormatBytes(why.asked) +
+         (why.moment.step >= 0 ? " in step " + FormatCount(static_cast<uint64_t>(why.moment.step)) : "") +
+         ", " + FormatBytes(why.free) + " lay free in " + Plural(why.pieces, "piece") + ": " + parts;
+}
+
 std::string DeviceText(int32_t device) {
   return device < 0 ? "host" : "device " + std::to_string(device);
 }

@@ -26,6 +26,8 @@ std::vector<std::string> StackRows(const AnalyzedTrace& trace, OriginId origin, 
 // One frame; `forward`: of the forward pass, for memory that the backward pass made.
 nlohmann::ordered_json LocationJson(const Location& location, bool forward);
 nlohmann::ordered_json StackJson(const AnalyzedTrace& trace, OriginId origin);
+// Why what lay free in the allocator of a device did not serve, with its figures; empty when not known.
+std::string WhyNotServed(const Findings& findings, int32_t device);
 // "device 0" or "host".
 std::string DeviceText(int32_t device);
 uint64_t SinceStart(const AnalyzedTrace& trace, uint64_t time_us);

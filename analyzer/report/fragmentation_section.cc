@@ -21,7 +21,9 @@ void FragmentationText(const AnalyzedTrace& trace, int detail, TextWriter& out) 
     };
     const bool worth =
         finding.headline || large(finding.needless_bytes, 10) || large(finding.worst.gap_bytes, 5);
-    if (!worth && detail == 0) continue;
+    // A clean run says it in a hint, a headline why free memory did not serve.
+    const VerdictKind verdict = findings.verdict.kind;
+    if (detail == 0 && (!worth || !findings.verdict.hint.empty())) continue;
     out.Heading("Fragmentation on " + DeviceText(finding.device));
     out.Field("reserved", FormatBytes(finding.reserved_peak) + " at most, " + FormatBytes(above) +
                               " above the peak of tensors");
@@ -34,6 +36,8 @@ void FragmentationText(const AnalyzedTrace& trace, int detail, TextWriter& out) 
       }
       out.Field("needless", text);
     }
+    const std::string why = WhyNotServed(findings, finding.device);
+    if (!why.empty() && (verdict != VerdictKind::kFragmentation || detail > 0)) out.Field("why", why);
     for (const auto& [name, moment] :
          {std::pair<const char*, const FragmentationMoment*>{"worst", &finding.worst},
           {"at the end", &finding.last}}) {
@@ -89,6 +93,19 @@ nlohmann::ordered_json MomentToJson(const AnalyzedTrace& trace, const Fragmentat
   return json;
 }
 
+nlohmann::ordered_json RefusalToJson(const AnalyzedTrace& trace, const Refusal& why) {
+  if (why.asked == 0) return nullptr;
+  return {{"moment", MomentJson(why.moment, trace)},
+          {"at", PlaceJson(why.place)},
+          {"asked_bytes", why.asked},
+          {"free_bytes", why.free},
+          {"free_pieces", why.pieces},
+          {"of_other_streams_bytes", why.other_streams},
+          {"too_small_bytes", why.too_small},
+          {"largest_too_small_bytes", why.largest},
+          {"of_other_pools_bytes", why.other_pool}};
+}
+
 void FragmentationJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   nlohmann::ordered_json& list = out["fragmentation"] = nlohmann::ordered_json::array();
   for (const FragmentationFinding& finding : trace.analyses.findings().fragmentation) {
@@ -99,6 +116,7 @@ void FragmentationJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) 
                     {"needless_bytes", finding.needless_bytes},
                     {"needless_at", PlaceJson(finding.needless_place)},
                     {"streams", finding.streams},
+                    {"not_served", RefusalToJson(trace, finding.why)},
                     {"headline", finding.headline},
                     {"worst", MomentToJson(trace, finding.worst)},
                     {"at_end", MomentToJson(trace, finding.last)}});

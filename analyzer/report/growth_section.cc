@@ -151,6 +151,7 @@ nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFindin
   if (growth.microseconds_until_full != 0) {
     json["seconds_until_full"] = static_cast<double>(growth.microseconds_until_full) / 1e6;
   }
+  if (growth.steps_until_full > 0) json["steps_until_full"] = growth.steps_until_full;
   json["remedy"] = std::string(RemedyName(growth.remedy));
   json["remedy_text"] =
       WhatFrees(trace, static_cast<size_t>(&growth - trace.analyses.findings().growth.data()));
@@ -184,7 +185,8 @@ void GrowthJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
                     {"peak_without", advice.peak_without},
                     {"headline", advice.headline},
                     {"culprit", PlaceJson(advice.place)},
-                    {"text", advice.text}});
+                    {"text", advice.text},
+                    {"remedy", advice.remedy}});
   }
   // Last: a new key moves the others, and `list` is one of them.
   out["growth"] = std::move(growth);

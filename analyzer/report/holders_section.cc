@@ -64,6 +64,10 @@ std::string Facts(const HeldBy& held) {
 
 std::string Row(const HeldBy& held) {
   std::string row = "kept by " + held.Describe();
+  if (held.out_of_reach()) {
+    constexpr std::string_view kMeaning = " (neither del nor gc.collect() frees it)";
+    row.insert(std::string_view("kept by ").size() + HeldBy::kNoObject.size(), kMeaning);
+  }
   if (const std::string stores = Stores(held); !stores.empty()) {
     row += (held.kind == "frame" ? ", running at " : ", stored at ") + stores;
   }
@@ -212,7 +216,7 @@ void HoldersJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
 
 HolderParts FirstHolder(const AnalyzedTrace& trace, size_t growth) {
   const std::vector<HeldBy>& list = trace.holders.HoldersOf(growth);
-  if (list.empty() || list.front().kind == "none") return {};
+  if (list.empty() || list.front().out_of_reach()) return {};
   const HeldBy& held = list.front();
   return {Printable(held.Describe()), Printable(Stores(held)), Printable(Facts(held))};
 }
@@ -220,6 +224,13 @@ HolderParts FirstHolder(const AnalyzedTrace& trace, size_t growth) {
 std::string WhatFrees(const AnalyzedTrace& trace, size_t number) {
   const GrowthFinding& growth = trace.analyses.findings().growth[number];
   const std::vector<HeldBy>& holders = trace.holders.HoldersOf(number);
+  if (growth.kind == GrowthKind::kStrandedCache && growth.other_streams && !growth.larger_requests) {
+    return "one stream, or a few, made once and used again; torch.cuda.empty_cache() would only give back "
+           "what "
+           "was stranded so far";
+  }
+  if (growth.remedy == Remedy::kExit && !holders.empty() && !holders.front().next.empty())
+    return holders.front().next;
   if (growth.remedy != Remedy::kReference || holders.empty()) return std::string(RemedyText(growth.remedy));
   const HeldBy& held = holders.front();
   const auto names = [&held](std::string_view part) {

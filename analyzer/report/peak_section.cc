@@ -1,5 +1,6 @@
 // The highest moment of each device: what it is made of, exactly, and what would lower it.
 #include <algorithm>
+#include <set>
 
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
@@ -18,8 +19,36 @@ std::string_view LevelText(Level level) {
   return level == Level::kBlock ? "tensors" : "driver allocations";
 }
 
+// What would lower the peak of one device; `left` = how many more may be shown.
+void AdviceText(const Findings& findings, int32_t device, int detail, size_t& left, TextWriter& out) {
+  for (const PeakAdvice& advice : findings.advice) {
+    const bool internal = advice.kind == PeakAdvice::Kind::kDriverInternal;
+    if (advice.device != device || left == 0) continue;
+    // What the driver takes for itself concerns the peak of a program only where it is much of it.
+    if (internal && detail == 0 && (!advice.headline || findings.verdict.kind != VerdictKind::kPeak))
+      continue;
+    // The headline says better what to do about this line.
+    if (advice.kind == PeakAdvice::Kind::kDominantTemporary && detail == 0 &&
+        findings.verdict.kind == VerdictKind::kFragmentation && !findings.verdict.culprits.empty() &&
+        findings.verdict.culprits.front().place.Short() == advice.place.Short()) {
+      continue;
+    }
+    --left;
+    // Often another moment is the highest then, and less is saved than this place holds.
+    const auto peak = std::ranges::find(findings.peaks, advice.device, &PeakFinding::device);
+    const bool another = !internal && peak != findings.peaks.end() &&
+                         advice.peak_without + advice.bytes > peak->bytes + advice.bytes / 100;
+    out.Field("advice", FormatBytes(advice.bytes) + " at " + Printable(advice.place.Short()) + ": " +
+                            advice.text + "; lowered by " + advice.remedy +
+                            (internal ? " (used without it: about " : " (peak without it: about ") +
+                            FormatBytes(advice.peak_without) + (another ? ", of another moment" : "") + ")");
+  }
+}
+
 void PeakText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
+  size_t advice_left = detail > 0 ? 20 : 2;
+  std::set<int32_t> advised;
   for (const PeakFinding& peak : findings.peaks) {
     // The driver's view of a device whose allocator reports tensors stands in the account.
     if (peak.level == Level::kSegment && HasBlockPeak(findings, peak.device) && detail == 0) continue;
@@ -73,24 +102,14 @@ void PeakText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
       out.Field("next peak",
                 FormatBytes(next.bytes) + " " + when + ", reached at " + Printable(next.born_last.Short()));
     }
+    // Once for each device, under the first of its peaks that is shown.
+    if (advised.insert(peak.device).second) AdviceText(findings, peak.device, detail, advice_left, out);
   }
-  size_t given = 0;
+  // A device on which only the driver took something.
   for (const PeakAdvice& advice : findings.advice) {
-    if (given == (detail > 0 ? 20u : 2u)) break;
-    // What the driver takes for itself concerns the peak of a program only where it is much of it.
-    if (advice.kind == PeakAdvice::Kind::kDriverInternal && detail == 0 &&
-        (!advice.headline || findings.verdict.kind != VerdictKind::kPeak)) {
-      continue;
-    }
-    ++given;
-    // Often another moment is the highest then, and less is saved than this place holds.
-    const auto peak = std::ranges::find(findings.peaks, advice.device, &PeakFinding::device);
-    const bool another =
-        peak != findings.peaks.end() && advice.peak_without + advice.bytes > peak->bytes + advice.bytes / 100;
-    out.Field("advice", FormatBytes(advice.bytes) + " on " + DeviceText(advice.device) + " at " +
-                            Printable(advice.place.Short()) + ": " + advice.text +
-                            " (peak without it: about " + FormatBytes(advice.peak_without) +
-                            (another ? ", of another moment" : "") + ")");
+    if (!advised.insert(advice.device).second) continue;
+    out.Heading("Peak of " + DeviceText(advice.device));
+    AdviceText(findings, advice.device, detail, advice_left, out);
   }
 }
 

@@ -1,4 +1,7 @@
 // The headline: what is wrong with this run, in one line, and what was looked at to say so.
+#include <algorithm>
+#include <cmath>
+
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
 #include "analyzer/report/holders_text.h"
@@ -44,6 +47,51 @@ std::string Headline(const AnalyzedTrace& trace, size_t growth) {
   return headline.insert(at, kept + ";");
 }
 
+// "about 2,200 steps, 227 ms at this rate".
+std::string UntilFull(const Findings& findings) {
+  const Verdict& verdict = findings.verdict;
+  const auto lines = std::ranges::count_if(findings.growth, [](const GrowthFinding& growth) {
+    return IsLeak(growth.kind) && !growth.suppressed && growth.microseconds_until_full != 0;
+  });
+  std::string text = "in ";
+  if (verdict.steps_until_full >= 1) {
+    // An estimate of two digits.
+    double unit = 1;
+    while (verdict.steps_until_full / unit >= 100) unit *= 10;
+    const auto steps = static_cast<uint64_t>(std::floor(verdict.steps_until_full / unit) * unit);
+    text += "about " + Plural(steps, "step") + ", ";
+  }
+  return text + FormatDuration(verdict.microseconds_until_full) +
+         (lines > 1 ? " at the rates of all lines together" : " at this rate");
+}
+
+// The highest moment of a run that has nothing else to tell, in one sentence; empty without device memory.
+std::string HighestMoment(const Findings& findings) {
+  const PeakFinding* most = nullptr;
+  size_t devices = 0;
+  for (const PeakFinding& peak : findings.peaks) {
+    if (peak.device < 0 || peak.by_line.empty()) continue;
+    // The first of a device is of its tensors, where an allocator reports them.
+    if (most != nullptr && peak.device == most->device) continue;
+    ++devices;
+    if (most == nullptr || peak.bytes > most->bytes) most = &peak;
+  }
+  if (most == nullptr) return "";
+  std::string text = FormatBytes(most->bytes) + (most->level == Level::kBlock ? " of tensors" : "");
+  if (devices > 1) text += " on " + DeviceText(most->device);
+  if (most->moment.step >= 0) text += " in step " + FormatCount(static_cast<uint64_t>(most->moment.step));
+  const SharePlace& line = most->by_line.front();
+  text += (line.bytes == most->bytes ? ", all of it" : ", " + FormatBytes(line.bytes) + " of it") +
+          " made at " + Printable(line.place.Short());
+  const auto account = std::ranges::find(findings.accounts, most->device, &DeviceAccount::device);
+  if (account != findings.accounts.end() && account->at_peak.measured) {
+    const Account& then = account->at_peak;
+    text += "; that is " + FormatPercent(most->bytes, then.total) + " of the card, of which " +
+            FormatPercent(then.used, then.total) + " was in use then";
+  }
+  return text;
+}
+
 // What is kept, and what to do about it.
 void AboutTheLeak(const AnalyzedTrace& trace, size_t number, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
@@ -57,14 +105,12 @@ void AboutTheLeak(const AnalyzedTrace& trace, size_t number, TextWriter& out) {
   std::string todo;
   if (findings.growth[number].remedy != Remedy::kUnknown) todo = WhatFrees(trace, number);
   if (!todo.empty()) out.Field("freed by", todo);
-  if (findings.verdict.microseconds_until_full != 0) {
-    size_t lines = 0;
-    for (const GrowthFinding& growth : findings.growth)
-      lines += IsLeak(growth.kind) && !growth.suppressed && growth.microseconds_until_full != 0 ? 1u : 0u;
-    out.Field("card is full", "in " + FormatDuration(findings.verdict.microseconds_until_full) +
-                                  (lines > 1 ? " at the rates of all lines together" : " at this rate"));
-  }
-  const Place& place = findings.growth[number].place;
+  if (findings.verdict.microseconds_until_full != 0) out.Field("card is full", UntilFull(findings));
+}
+
+void AboutTheLines(const Verdict& verdict, TextWriter& out) {
+  if (verdict.culprits.empty()) return;
+  const Place& place = verdict.culprits.front().place;
   if (place.line == 0 && !place.python && !place.module.empty()) {
     out.Field("no lines", Printable(place.module) +
                               " has no debug information that was found: build it with -g, or name a folder "
@@ -92,6 +138,20 @@ void VerdictText(const AnalyzedTrace& trace, int, TextWriter& out) {
       break;
   }
   if (about != kNone) AboutTheLeak(trace, about, out);
+  if (verdict.kind == VerdictKind::kFragmentation && !verdict.culprits.empty()) {
+    const std::string why = WhyNotServed(findings, verdict.culprits.front().device);
+    if (!why.empty()) out.Field("why", why);
+  }
+  if (verdict.kind == VerdictKind::kPeak) {
+    const auto advice = std::ranges::find(findings.advice, true, &PeakAdvice::headline);
+    if (advice != findings.advice.end()) out.Field("lowered by", advice->remedy);
+  }
+  AboutTheLines(verdict, out);
+  if (verdict.kind == VerdictKind::kClean) {
+    const std::string peak = HighestMoment(findings);
+    if (!peak.empty()) out.Field("peak", peak);
+    if (!verdict.hint.empty()) out.Field("hint", Printable(verdict.hint));
+  }
   if (findings.out_of_memory_count != 0) {
     out.Line(out.Red(Plural(findings.out_of_memory_count, "allocation") +
                      " failed for lack of memory, see below"));
@@ -118,6 +178,7 @@ void VerdictJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
   if (verdict.microseconds_until_full != 0) {
     out["seconds_until_full"] = static_cast<double>(verdict.microseconds_until_full) / 1e6;
   }
+  if (verdict.steps_until_full > 0) out["steps_until_full"] = verdict.steps_until_full;
   nlohmann::ordered_json& culprits = out["culprits"] = nlohmann::ordered_json::array();
   for (const Culprit& culprit : verdict.culprits) {
     nlohmann::ordered_json json = PlaceJson(culprit.place);
@@ -138,6 +199,7 @@ void VerdictJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
     culprits.push_back(std::move(json));
   }
   out["checked"] = verdict.details;
+  if (!verdict.hint.empty()) out["hint"] = Printable(verdict.hint);
   const Steps& steps = findings.steps;
   out["steps"] = {{"count", steps.real() ? steps.count : 0},
                   {"source", std::string(StepSourceName(steps.source))},

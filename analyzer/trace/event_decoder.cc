@@ -46,6 +46,7 @@ void EventDecoder::SiteDefined(SiteId id) {
   site.size = info.size;
   site.kind = info.kind;
   site.shift = info.address_shift;
+  site.lane = address_prediction::LaneOf(info.stream);
   site.size_varies = info.size_varies;
   site.failed = info.failed();
   site.begins = event_columns::BeginsObject(kind) && !site.failed;
@@ -191,6 +192,7 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
     ++epoch_;
     std::fill(devices_.begin(), devices_.end(), DeviceTotals{});
     if (!predictions_.empty()) predictor_.Restart();
+    if (address_tables_ != nullptr) addresses_.Restart(next_index_);
   }
   if (needs_restart_) {
     Lost(count, packet.offset, "events cannot be decoded without a lost packet");
@@ -204,6 +206,12 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
   if (predicted && predictions_.empty()) {
     predictions_.resize(event_prediction::Predictor::kEntries);
     predictor_.Use(predictions_.data());
+  }
+  const bool addresses_predicted = events.addresses_predicted();
+  if (addresses_predicted && address_tables_ == nullptr) {
+    address_tables_ = std::make_unique<address_prediction::Tables>();
+    addresses_.Use(address_tables_.get());
+    addresses_.Restart(next_index_);
   }
   const uint64_t time_step = std::max<uint32_t>(events.time_step_us(), 1);
   uint64_t time = events.first_time_us();
@@ -264,13 +272,24 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
       }
     }
     if (predicted) predictor_.Learn(id, step, distance);
-    if (by_address) {
-      site.last_address += address_column.NextZigzag();
-      event.address = site.last_address << site.shift;
-    }
     if (has_size) {
       site.last_size += size_column.NextZigzag();
       event.size = site.last_size;
+    }
+    const bool placed = addresses_predicted && site.kind == EventKind::kBlockAllocate &&
+                        address_prediction::Follows(site.shift, 0, event.size);
+    if (by_address) {
+      if (placed) {
+        const uint64_t place = addresses_.Predict(static_cast<int32_t>(site.device), site.lane, event.size);
+        if (place != 0) site.last_address = place;
+      }
+      site.last_address += address_column.NextZigzag();
+      event.address = site.last_address << site.shift;
+    } else if (addresses_predicted && birth != nullptr && site.kind == EventKind::kBlockFree &&
+               addresses_.Knows(birth->index) &&
+               address_prediction::Follows(site.shift, birth->address, birth->size)) {
+      addresses_.Freed(static_cast<int32_t>(site.device), site.lane,
+                       birth->address >> address_prediction::kShift, birth->size);
     }
     if (IsBlock(site.kind)) {
       DeviceTotals& totals = devices_[site.device];
@@ -278,7 +297,12 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
                               : site.kind == EventKind::kBlockFree   ? 0 - event.size
                                                                      : 0;
       event.argument[0] = totals.allocated += change + allocated_column.NextZigzag();
-      event.argument[1] = totals.reserved += reserved_column.NextZigzag();
+      const uint64_t reserved = totals.reserved + reserved_column.NextZigzag();
+      if (placed) {
+        addresses_.Allocated(event.address >> address_prediction::kShift, event.size,
+                             totals.reserved != 0 ? reserved - totals.reserved : 0);
+      }
+      event.argument[1] = totals.reserved = reserved;
       // What the events that are gone did to the sum is not known: the recorder has checked it.
       event.totals_known = totals.known && !folded;
     } else {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "analyzer/trace/model.h"
 #include "analyzer/trace/packet.h"
 #include "analyzer/trace/reader.h"
+#include "gpumemtrace/address_prediction.h"
 #include "gpumemtrace/event_prediction.h"
 
 namespace gpumemtrace::analyzer {
@@ -53,6 +55,7 @@ class EventDecoder {
     bool begins = false;
     bool has_live = false;
     bool has_address = false;
+    uint8_t lane = 0;  // of its stream, as address_prediction.h counts them
   };
   struct DeviceTotals {
     uint64_t allocated = 0;
@@ -84,6 +87,9 @@ class EventDecoder {
   event_prediction::Predictor predictor_;
   // Its tables; empty until a packet needs them.
   std::vector<event_prediction::Entry> predictions_;
+  address_prediction::Predictor addresses_;
+  // Its tables; none until a packet needs them.
+  std::unique_ptr<address_prediction::Tables> address_tables_;
 
   // The folded window that is being read.
   bool in_folded_ = false;

@@ -20,7 +20,7 @@ namespace gpumemtrace::analyzer {
 namespace {
 
 // The greatest Header.format_version that this reader understands.
-constexpr uint32_t kFormatVersion = 3;
+constexpr uint32_t kFormatVersion = 4;
 
 // Decodes packets one after another.
 class TraceAssembler {

@@ -15,5 +15,7 @@ std::vector<Scenario> DeviceScenarios();
 std::vector<Scenario> GrowthScenarios();
 // What frameworks and libraries keep by themselves: graphs, plans, pools, state, copies of weights.
 std::vector<Scenario> LibraryScenarios();
+// A library that runs the loop, notebooks, several models, rarer kinds of memory.
+std::vector<Scenario> HabitScenarios();
 
 }  // namespace gpumemtrace::synthetic

@@ -634,7 +634,8 @@ const std::vector<Scenario>& Scenarios() {
   };
   static const std::vector<Scenario> kAll = [] {
     std::vector<Scenario> all = kOwn;
-    for (const auto& more : {PhaseScenarios(), DeviceScenarios(), GrowthScenarios(), LibraryScenarios()})
+    for (const auto& more :
+         {PhaseScenarios(), DeviceScenarios(), GrowthScenarios(), LibraryScenarios(), HabitScenarios()})
       all.insert(all.end(), more.begin(), more.end());
     return all;
   }();
