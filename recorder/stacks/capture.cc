@@ -166,7 +166,7 @@ uint64_t DefineStack(ThreadStacks& thread, const PythonInterpreter* interpreter,
 __attribute__((noinline)) uint64_t DefineWalked(ThreadStacks& thread, const PythonInterpreter* interpreter,
                                                 const NativeWalk& native, size_t python_count, uint64_t raw,
                                                 DefinitionSink& sink) {
-  if (interpreter != nullptr && interpreter->incremental_walk != nullptr) {
+  if (interpreter != nullptr) {
     WritePythonFrames(thread.python_memory, {thread.python, python_count});
   }
   return DefineStack(thread, interpreter, NativeAddresses(thread, native), python_count, raw, sink);
@@ -207,10 +207,7 @@ const char* NativeProblem() {
     const char* state = static_cast<const char*>(interpreter->this_thread_state());
     if (state != nullptr) {
       const std::span<RawPythonFrame> frames{thread.python, std::min(options.max_python, kMaxFrames)};
-      python =
-          interpreter->incremental_walk != nullptr
-              ? interpreter->incremental_walk(state, interpreter->code_type, thread.python_memory, frames)
-              : interpreter->walk(state, interpreter->code_type, frames);
+      python = interpreter->walk(state, interpreter->code_type, thread.python_memory, frames);
     }
   }
   NativeWalk native;

@@ -10,6 +10,7 @@
 
 #include "recorder/stacks/eh_frame.h"
 #include "recorder/stacks/lock.h"
+#include "recorder/stacks/python_code_frees.h"
 
 namespace gpumemtrace::recorder::stacks {
 namespace {
@@ -127,7 +128,6 @@ PythonInterpreter Examine(const Symbols& symbols) {
   found.facts.supported = true;
   found.layout = layout;
   found.walk = FindPythonWalk(*layout);
-  found.incremental_walk = FindIncrementalPythonWalk(*layout);
   found.this_thread_state = reinterpret_cast<void* (*)()>(symbols.this_thread_state);
   found.code_type = symbols.code_type;
   if (symbols.evaluate != nullptr) {
@@ -165,6 +165,7 @@ bool FindInterpreter() {
     return false;
   }
   if (g_used == kMostInterpreters) return false;
+  if (found.facts.supported) BeginToCountCodeFrees(*found.layout, found.code_type);
   g_interpreters[g_used] = found;
   g_current.store(&g_interpreters[g_used++], std::memory_order_release);
   return true;

@@ -17,8 +17,6 @@ struct PythonInterpreter {
   void* (*this_thread_state)() = nullptr;
   const void* code_type = nullptr;
   PythonWalkFunction walk = nullptr;
-  // Null where this version cannot be walked so.
-  IncrementalPythonWalkFunction incremental_walk = nullptr;
   // Code of _PyEval_EvalFrameDefault; empty when it is not exported.
   uint64_t evaluation_start = 0;
   uint64_t evaluation_end = 0;

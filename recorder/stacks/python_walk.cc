@@ -9,6 +9,7 @@
 
 #include "recorder/stacks/hash.h"
 #include "recorder/stacks/memory.h"
+#include "recorder/stacks/python_code_frees.h"
 #include "recorder/stacks/python_layout_table.h"
 
 namespace gpumemtrace::recorder::stacks {
@@ -230,24 +231,46 @@ struct Walker {
   static size_t Hint(const char* frame) { return reinterpret_cast<uint64_t>(frame) * kFactor0 >> 56; }
   static_assert(PythonMemory::kHints == 256);
 
-  static size_t Place(uint64_t raw_instruction) { return raw_instruction * kFactor0 >> 55; }
+  static size_t Place(const char* code, uint64_t raw_instruction) {
+    return (raw_instruction + reinterpret_cast<uint64_t>(code)) * kFactor0 >> 55;
+  }
   static_assert(PythonMemory::kPlaces == 512);
 
-  GPUMEMTRACE_READS_HOST_MEMORY static uint32_t Serial(const char* code) {
-    return GPUMEMTRACE_READ(uint32_t, code + kLayout.code_serial);
+  static constexpr bool kHasSerial = kLayout.code_serial >= 0;
+  static constexpr uint64_t kEntryBit = uint64_t{1} << 63;
+
+  // Never 0 where it stands for the count of freed code objects; that many are not freed while a place is
+  // known.
+  GPUMEMTRACE_READS_HOST_MEMORY static uint32_t Serial(const char* code, uint64_t code_frees) {
+    if constexpr (kHasSerial) return GPUMEMTRACE_READ(uint32_t, code + kLayout.code_serial);
+    return static_cast<uint32_t>(code_frees) | uint32_t{1} << 31;
+  }
+
+  GPUMEMTRACE_READS_HOST_MEMORY static uint64_t RawInstruction(const char* frame) {
+    if constexpr (kLayout.instruction_kind != InstructionKind::kPointer) {
+      return GPUMEMTRACE_READ(uint32_t, frame + kLayout.frame_instruction);
+    } else if constexpr (kLayout.entry_kind == EntryKind::kIsEntry) {
+      const auto entry =
+          static_cast<uint64_t>(GPUMEMTRACE_READ(uint8_t, frame + kLayout.frame_is_entry) != 0);
+      return GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_instruction) | entry << 63;
+    } else {
+      return GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_instruction);
+    }
   }
 
   // The place from which the frames outwards are no longer what they were, 0 = all are.
+  template <bool kLookAtCode>
   GPUMEMTRACE_READS_HOST_MEMORY static uint32_t Unchanged(const PythonMemory& memory, uint32_t place) {
     const RememberedPythonFrame* known = &memory.remembered[place];
     for (; place > 0; --place, --known) {
-      if (Differs(*known, known[-1].frame)) return place + 1;
+      if (Differs<kLookAtCode>(*known, known[-1].frame)) return place + 1;
     }
-    return Differs(*known, nullptr) ? 1 : 0;
+    return Differs<kLookAtCode>(*known, nullptr) ? 1 : 0;
   }
 
   // `known.frame` must be in the chain: the frame within it says so. Few branches: most of an event's time on
   // a Python stack is spent here.
+  template <bool kLookAtCode>
   GPUMEMTRACE_READS_HOST_MEMORY static bool Differs(const RememberedPythonFrame& known, const char* caller) {
     const char* frame = known.frame;
     uint64_t code = GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_code);
@@ -259,9 +282,9 @@ struct Walker {
       return link != 0 || !IsInternal(frame);
     }
     // The code object is read only where the frame still holds it.
-    const uint64_t moved =
-        link | (GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_instruction) ^ known.raw_instruction);
-    return moved != 0 || Serial(known.code) != known.serial;
+    const uint64_t moved = link | (RawInstruction(frame) ^ known.raw_instruction);
+    if constexpr (!kLookAtCode) return moved != 0;
+    return moved != 0 || Serial(known.code, 0) != known.serial;
   }
 
   GPUMEMTRACE_READS_HOST_MEMORY static bool IsInternal(const char* frame) {
@@ -282,6 +305,13 @@ struct Walker {
     if constexpr (kLayout.cframe_frame >= 0) {
       if (frame != nullptr) frame = GPUMEMTRACE_READ(const char*, frame + kLayout.cframe_frame);
     }
+    const uint64_t code_frees = CountOfCodeFrees(code_type);
+    const bool same_code = code_frees != 0 && memory.code_frees == code_frees;
+    memory.code_frees = code_frees;
+    if constexpr (!kHasSerial) {
+      if (code_frees == 0) return WalkAll(thread, code_type, memory, frames);
+      if (!same_code) memory.count = 0;
+    }
     // Candidates for the rest of the stack are remembered[0 … candidates).
     uint32_t candidates = memory.count;
     uint32_t count = 0;
@@ -289,7 +319,8 @@ struct Walker {
     for (; frame != nullptr; frame = GPUMEMTRACE_READ(const char*, frame + kLayout.frame_previous)) {
       const uint32_t place = memory.hints[Hint(frame)];
       if (place < candidates && memory.remembered[place].frame == frame) {
-        const uint32_t changed = Unchanged(memory, place);
+        const uint32_t changed =
+            !kHasSerial || same_code ? Unchanged<false>(memory, place) : Unchanged<kHasSerial>(memory, place);
         if (changed == 0) {
           count = place + 1;
           break;
@@ -306,9 +337,9 @@ struct Walker {
       found.python = !IsInternal(frame);
       if (!found.python) continue;
       if (found.code == nullptr) return WalkAll(thread, code_type, memory, frames);
-      found.raw_instruction = GPUMEMTRACE_READ(uint64_t, frame + kLayout.frame_instruction);
-      found.serial = Serial(found.code);
-      KnownPythonPlace& place_before = memory.places[Place(found.raw_instruction)];
+      found.raw_instruction = RawInstruction(frame);
+      found.serial = Serial(found.code, code_frees);
+      KnownPythonPlace& place_before = memory.places[Place(found.code, found.raw_instruction)];
       if (place_before.raw_instruction == found.raw_instruction && place_before.code == found.code &&
           place_before.serial == found.serial && found.serial != 0) [[likely]] {
         known = place_before;
@@ -336,6 +367,9 @@ struct Walker {
       const RememberedPythonFrame& found = memory.fresh[--fresh];
       const KnownPythonPlace& known = memory.fresh_places[fresh];
       PythonFrameSum& sum = memory.sums[count];
+      if constexpr (kLayout.entry_kind == EntryKind::kIsEntry) {
+        entry = (found.raw_instruction & kEntryBit) != 0;
+      }
       if (found.python) {
         hash = (hash ^ Frame(found.code, known.identity, known.instruction, entry)) * kFactor0;
         ++kept;
@@ -365,24 +399,8 @@ struct Walker {
 };
 
 template <size_t... kIndices>
-constexpr auto IncrementalWalks(std::index_sequence<kIndices...>) {
-  return std::array{[]() -> IncrementalPythonWalkFunction {
-    constexpr const PythonLayout& kLayout = kPythonLayouts[kIndices];
-    if constexpr (kLayout.code_serial >= 0 && kLayout.frame_owner >= 0 &&
-                  kLayout.instruction_kind == InstructionKind::kPointer &&
-                  kLayout.entry_kind != EntryKind::kIsEntry) {
-      return &Walker<kIndices>::WalkIncrementally;
-    } else {
-      return nullptr;
-    }
-  }()...};
-}
-constexpr std::array kIncrementalWalks =
-    IncrementalWalks(std::make_index_sequence<std::size(kPythonLayouts)>());
-
-template <size_t... kIndices>
 constexpr auto Walks(std::index_sequence<kIndices...>) {
-  return std::array{&Walker<kIndices>::Walk...};
+  return std::array{&Walker<kIndices>::WalkIncrementally...};
 }
 constexpr std::array kWalks = Walks(std::make_index_sequence<std::size(kPythonLayouts)>());
 
@@ -391,13 +409,6 @@ constexpr std::array kWalks = Walks(std::make_index_sequence<std::size(kPythonLa
 PythonWalkFunction FindPythonWalk(const PythonLayout& layout) {
   for (size_t i = 0; i < std::size(kPythonLayouts); ++i) {
     if (&layout == &kPythonLayouts[i]) return kWalks[i];
-  }
-  return nullptr;
-}
-
-IncrementalPythonWalkFunction FindIncrementalPythonWalk(const PythonLayout& layout) {
-  for (size_t i = 0; i < std::size(kPythonLayouts); ++i) {
-    if (&layout == &kPythonLayouts[i]) return kIncrementalWalks[i];
   }
   return nullptr;
 }

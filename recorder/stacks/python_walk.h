@@ -25,21 +25,15 @@ struct PythonWalk {
   uint64_t hash = 0;
 };
 
-// Writes the frames of a PyThreadState, innermost first, at most frames.size() of them.
-using PythonWalkFunction = PythonWalk (*)(const char* thread, const void* code_type,
-                                          std::span<RawPythonFrame> frames);
-
-// The walk for one of the layouts in the table.
-PythonWalkFunction FindPythonWalk(const PythonLayout& layout);
-
 // One frame of the chain as it was when it was last read: what is compared to know that it is still the same.
 // Two to a cache line.
 struct RememberedPythonFrame {
   const char* frame;
   const char* code;
-  // As it stands in the frame.
+  // As it stands in the frame; the highest bit is set in a frame that says of itself that C entered it.
   uint64_t raw_instruction;
-  // Of the code object: no two objects of a process have the same, wherever they lie.
+  // Of the code object: no two objects of a process have the same, wherever they lie. Or stands for the count
+  // of freed code objects, where code objects have no such number.
   uint32_t serial;
   // False: one of the interpreter's own, which is no part of the stack.
   bool python;
@@ -56,7 +50,7 @@ struct PythonFrameSum {
 };
 
 // A place in a code object that was met before, so that the object need not be read again but for its serial
-// number.
+// number, if it has one.
 struct KnownPythonPlace {
   const char* code;
   uint64_t raw_instruction;
@@ -72,6 +66,8 @@ struct PythonMemory {
   // `remembered` holds nothing of the last stack, which was written to the caller's frames.
   bool written;
   uint32_t count;
+  // Of CountOfCodeFrees at the last walk: while it stands, the objects of `remembered` need no look.
+  uint64_t code_frees;
   // Places in `remembered` by frame address; only a guess.
   static constexpr size_t kHints = 256;
   uint16_t hints[kHints];
@@ -85,16 +81,19 @@ struct PythonMemory {
   KnownPythonPlace fresh_places[kMaxFrames];
 };
 
-// The same as the walk, but most of a stack is the stack of the last event: frames are read from the
-// innermost on until one is met that is known, and from there outwards it is only checked, without following
-// pointers, that each is still what it was. Leaves the frames in `memory` (see WritePythonFrames).
-using IncrementalPythonWalkFunction = PythonWalk (*)(const char* thread, const void* code_type,
-                                                     PythonMemory& memory, std::span<RawPythonFrame> frames);
+// Reads the chain of a PyThreadState, and leaves its frames in `memory` (see WritePythonFrames) or writes
+// them to `frames`, innermost first, at most frames.size() of them. Most of a stack is the stack of the last
+// event: frames are read from the innermost on until one is met that is known, and from there outwards it is
+// only checked, without following pointers, that each is still what it was. Where neither the frees of code
+// objects are counted nor these have serial numbers, one that was freed could be taken for its successor, and
+// the whole chain is read.
+using PythonWalkFunction = PythonWalk (*)(const char* thread, const void* code_type, PythonMemory& memory,
+                                          std::span<RawPythonFrame> frames);
 
-// Null where code objects have no serial number, so that one that was freed could be taken for its successor.
-IncrementalPythonWalkFunction FindIncrementalPythonWalk(const PythonLayout& layout);
+// The walk for one of the layouts in the table.
+PythonWalkFunction FindPythonWalk(const PythonLayout& layout);
 
-// Writes the frames of the last incremental walk, innermost first, if it has not done so itself.
+// Writes the frames of the last walk, innermost first, if it has not done so itself.
 void WritePythonFrames(PythonMemory& memory, std::span<RawPythonFrame> frames);
 
 // Room for texts that have to be converted.

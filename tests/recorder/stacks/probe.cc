@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "recorder/stacks/native.h"
+#include "recorder/stacks/python_code_frees.h"
 #include "recorder/stacks/python_interpreter.h"
 #include "recorder/stacks/stacks.h"
 
@@ -166,6 +167,12 @@ EXPORT int probe_native_equals_libunwind(int to_python) {
 }
 EXPORT uint64_t probe_libunwind_walks() {
   return stacks::LibunwindWalks();
+}
+
+// Code objects that were freed since it is counted, + 1; 0 = they are not counted.
+EXPORT uint64_t probe_code_frees() {
+  const stacks::PythonInterpreter* interpreter = stacks::CurrentInterpreter();
+  return interpreter != nullptr ? stacks::CountOfCodeFrees(interpreter->code_type) : 0;
 }
 
 EXPORT uint64_t probe_definitions() {

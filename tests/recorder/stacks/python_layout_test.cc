@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -116,9 +117,13 @@ class EveryLayout : public testing::TestWithParam<size_t> {
 
   PythonWalk Walk(Interpreter& interpreter, char* thread) {
     frames_.resize(64);
-    return FindPythonWalk(layout())(thread, interpreter.code_type(), frames_);
+    *memory_ = {};
+    const PythonWalk walk = FindPythonWalk(layout())(thread, interpreter.code_type(), *memory_, frames_);
+    WritePythonFrames(*memory_, {frames_.data(), walk.count});
+    return walk;
   }
   std::vector<RawPythonFrame> frames_;
+  std::unique_ptr<PythonMemory> memory_ = std::make_unique<PythonMemory>();
 };
 
 TEST_P(EveryLayout, ReadsFramesAndCode) {
