@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fuzzes the trace reader and the ring recovery with libFuzzer, AddressSanitizer and UBSan.
-#   usage: scripts/fuzz.sh [seconds per target, default 60]
+#   usage: scripts/fuzz.sh [seconds per target, default 60; 0 only builds]
 #   FUZZ_BUILD names another build folder than build/fuzz, FUZZ_TARGETS fewer targets than "reader ring",
 #   FUZZ_TIMEOUT the seconds after which an input counts as a hang (20; more on a machine that others use).
 set -eu
@@ -18,6 +18,7 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DCMAKE_C_COMPILER="$(echo "$clang" | sed 's/clang++/clang/')" -DGPUMEMTRACE_FUZZ=ON -DGPUMEMTRACE_UNITY=ON \
   -DGPUMEMTRACE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
 ninja -C "$build" fuzz_seeds reader_fuzzer ring_fuzzer
+if [ "$seconds" = 0 ]; then exit 0; fi
 "$build/tests/fuzz/fuzz_seeds" "$build/seeds/reader" "$build/seeds/ring"
 # Both targets at once: each is one thread, and a machine that runs this has two cores.
 pids=""

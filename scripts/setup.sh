@@ -2,7 +2,15 @@
 # Makes a fresh Debian 12 or Ubuntu 24.04 box able to build gpumemtrace and to run its tests: installs the packages
 # that are missing (root or sudo), builds the position-independent libunwind and fetches CUDA's headers when the
 # machine has none. Quiet, may be run again at any time, and quick when all is there.
+#   scripts/setup.sh
+#   scripts/setup.sh --libunwind-later   leaves scripts/build_libunwind.sh to the caller, who has work beside it
 set -euo pipefail
+libunwind=now
+case "${1:-}" in
+  "") ;;
+  --libunwind-later) libunwind=later ;;
+  *) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 64 ;;
+esac
 cd "$(dirname "$0")/.."
 
 # Build tools · libraries · tests and checks · what builds libunwind from the distribution's source package.
@@ -110,5 +118,5 @@ find_cuda_headers() {
 command -v apt-get >/dev/null || fail "only Debian 12 and Ubuntu 24.04 are set up by this script (no apt-get here); see docs/building.md for what is needed"
 install_missing_packages
 install_other_allocators
-build_libunwind
+if [ "$libunwind" = now ]; then build_libunwind; fi
 find_cuda_headers

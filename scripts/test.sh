@@ -41,15 +41,19 @@ step() {
   say "$name"
 }
 
+configure() {
+  local preset=$1 more=(-DGPUMEMTRACE_UNITY=ON)
+  if [ "$preset" != release ]; then
+    more+=("-DGPUMEMTRACE_TEST_ANALYZER=$PWD/build/release/analyzer/gpumem-analyze" "-DGPUMEMTRACE_TEST_PROGRAMS_FROM=$PWD/build/release")
+  fi
+  cmake --preset "$preset" "${more[@]}"
+}
+
 # build NAME PRESET TARGET…: a build that fails counts as one failure.
 build() {
   local name=$1 preset=$2
   shift 2
-  local more=(-DGPUMEMTRACE_UNITY=ON)
-  if [ "$preset" != release ]; then
-    more+=("-DGPUMEMTRACE_TEST_ANALYZER=$PWD/build/release/analyzer/gpumem-analyze" "-DGPUMEMTRACE_TEST_PROGRAMS_FROM=$PWD/build/release")
-  fi
-  if cmake --preset "$preset" "${more[@]}" >"$logs/$name.log" 2>&1 && ninja -C "build/$preset" "$@" >>"$logs/$name.log" 2>&1; then
+  if configure "$preset" >"$logs/$name.log" 2>&1 && ninja -C "build/$preset" "$@" >>"$logs/$name.log" 2>&1; then
     say "built $name"
     return 0
   fi
@@ -79,7 +83,7 @@ tests() {
     skipped=$((skipped + left_out))
     if [ "$bad" != 0 ]; then
       sed -n '/The following tests FAILED/,$p' "$log"
-      grep -E '^ *[0-9]+: |^\[  FAILED|Failure|ERROR: |WARNING: ThreadSanitizer|runtime error' "$log" | head -n 60
+      grep -E '^ *[0-9]+: |^\[  FAILED|Failure|^(FAIL|ERROR): |^  File "|Error: |WARNING: ThreadSanitizer|runtime error' "$log" | head -n 60
     elif [ "$code" != 0 ]; then
       failed=$((failed + 1))
       echo "FAILED: ctest of $name ended with $code"
@@ -93,14 +97,26 @@ our_sources() { git ls-files -- '*.cc' '*.h' '*.c' '*.cu' 2>/dev/null || find in
 check_format() { our_sources | grep -v '\.cu$' | xargs "$(command -v clang-format-14 || echo clang-format)" --dry-run --Werror; }
 
 # The rooms that run inside the host are read by clang-tidy whole; of the analyzer, whose headers are heavy, only what
-# fits the time: `scripts/tidy.sh all` reads it too.
-check_tidy() { scripts/tidy.sh; }
+# fits the time: `scripts/tidy.py all` reads it too.
+check_tidy() { scripts/tidy.py; }
 
-if ! scripts/setup.sh; then
+# libunwind is built by one process at a time, and the fuzzers do not need it. CMake's own part of a build is one, too.
+if ! scripts/setup.sh --libunwind-later; then
   failed=1
   finish
 fi
 say "set up"
+scripts/setup.sh >"$logs/setup.log" 2>&1 &
+libunwind=$!
+if [ "$quick" = 0 ]; then
+  scripts/fuzz.sh 0 >"$logs/fuzz.log" 2>&1 || true # said where they run
+  say "built fuzzers"
+fi
+wait "$libunwind"
+cat "$logs/setup.log"
+if [ "$quick" = 0 ]; then
+  for sanitizer in asan tsan; do configure "$sanitizer"; done >"$logs/configure.log" 2>&1 &
+fi
 
 if build release release all; then
   tests release build/release
@@ -108,6 +124,7 @@ fi
 step format check_format
 if [ "$quick" = 1 ]; then finish; fi
 
+wait
 # The rooms that run inside the host, under the sanitizers, and the sanitized shim under the release build's edge cases.
 for sanitizer in asan tsan; do
   if build "$sanitizer" "$sanitizer" tests/recorder/all tests/interpose/all end_to_end_programs; then
@@ -116,6 +133,7 @@ for sanitizer in asan tsan; do
     done
   fi
 done
-if [ -x scripts/fuzz.sh ]; then step fuzz-smoke scripts/fuzz.sh 30; fi
+# Five minutes, of two targets side by side.
+step fuzz-smoke scripts/fuzz.sh 150
 step tidy check_tidy
 finish

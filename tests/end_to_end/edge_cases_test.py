@@ -29,10 +29,10 @@ class Base(EndToEndTest):
         return result, self.one_report(result), Ledger(path)
 
 
-    def check_traces(self, result):
+    def check_traces(self, result, every=10):
         """The reports of the parent's trace and of some of its children's: each takes an analyzer of its own."""
         traces = sorted(result.traces(), key=os.path.getsize)
-        return [self.analyze(trace) for trace in traces[:-1][::10] + traces[-1:]]
+        return [self.analyze(trace) for trace in traces[:-1][::every] + traces[-1:]]
 
 
 class ControlFlow(Base):
@@ -265,7 +265,7 @@ class Loading(Base):
                 with self.subTest(library=name, case=case):
                     self.setUp()
                     result = self.case(case, preload=order(library))
-                    for report in self.check_traces(result):
+                    for report in self.check_traces(result, every=50):
                         self.assertEqual(harness.losses(report), 0)
                     if case == "all_at_once":
                         self.assertEqual(self.live(self.one_report(result), "segments")[1], 64)

@@ -3,7 +3,8 @@
 usage: run_under_pythons.py SCRIPT [ARGUMENT...]
 
 Interpreters: those listed in GPUMEMTRACE_TEST_PYTHONS (separated by colons), else every pyenv version and
-every /usr/bin/python3.N from 3.8 on. GPUMEMTRACE_TEST_PYTHONS_ENDS=1: of these the oldest and the newest only.
+every /usr/bin/python3.N from 3.8 on. Of these GPUMEMTRACE_TEST_PYTHONS_WHICH takes "every" one (the default), one of
+each minor version ("versions"), or the oldest and the newest ("ends").
 Exit status 77 (skipped) when there is none.
 """
 import glob
@@ -44,6 +45,21 @@ def describe(path):
     return " ".join(words[:2])
 
 
+def numbers(version):
+    return [int(part) for part in re.findall(r"\d+", version)]
+
+
+def choose(found, which):
+    if which == "every":
+        return found
+    # The latest of each minor version; a free-threaded build is a version of its own.
+    latest = {}
+    for one in sorted(found, key=lambda one: numbers(one[1])):
+        latest[tuple(numbers(one[1])[:2]), one[1].split()[0].endswith("t")] = one
+    ordered = [latest[key] for key in sorted(latest)]
+    return ordered[:1] + ordered[1:][-1:] if which == "ends" else ordered
+
+
 def clean_environment():
     # Nothing that one interpreter's settings would tell another.
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH", "LD_PRELOAD")}
@@ -59,11 +75,10 @@ def main():
             print("%s: not a CPython >= 3.8 with ctypes, left out" % path)
             continue
         found.append((path, version))
-    if os.environ.get("GPUMEMTRACE_TEST_PYTHONS_ENDS") and len(found) > 2:
-        found.sort(key=lambda one: [int(part) for part in re.findall(r"\d+", one[1])])
-        print("left out here: " + ", ".join(version for _, version in found[1:-1]))
-        found = [found[0], found[-1]]
-    for path, version in found:
+    chosen = choose(found, os.environ.get("GPUMEMTRACE_TEST_PYTHONS_WHICH", "every"))
+    if len(chosen) < len(found):
+        print("left out here: " + ", ".join(version for path, version in found if (path, version) not in chosen))
+    for path, version in chosen:
         print("%s: %s" % (path, version), flush=True)
         environment = clean_environment()
         preload = os.environ.get("GPUMEMTRACE_TEST_PRELOAD")
