@@ -13,14 +13,14 @@ namespace {
 
 // A packet has less than 512 KiB (trace.proto).
 constexpr size_t kMostPacket = size_t{512} << 10;
-constexpr size_t kReadAhead = size_t{256} << 10;
+constexpr size_t kReadAhead = size_t{64} << 10;
 // What a part of a window may hold, before compression.
 constexpr size_t kMostPart = size_t{256} << 10;
 constexpr size_t kMostEventColumns = size_t{160} << 10;
 constexpr size_t kMostStacks = 4096;
 // A window ends at the next group when it holds so much, and is copied when it holds so much before that.
-constexpr size_t kManyKept = size_t{1} << 15;
-constexpr size_t kMostKept = size_t{1} << 16;
+constexpr size_t kManyKept = size_t{1} << 13;
+constexpr size_t kMostKept = size_t{3} << 14;
 constexpr size_t kManyHeld = size_t{1} << 20;
 constexpr size_t kMostHeld = size_t{4} << 20;
 // Memory that goes on from window to window.
@@ -28,7 +28,7 @@ constexpr size_t kLittleHeld = size_t{256} << 10;
 // Definitions longer than this are compressed.
 constexpr size_t kCompressDefinitions = 1024;
 // Traces with folded windows.
-constexpr uint32_t kFoldedFormat = 3;
+constexpr uint32_t kFoldedFormat = 4;
 
 const char* Chars(const ByteBuffer& buffer) {
   return reinterpret_cast<const char*>(buffer.data());

@@ -20,9 +20,9 @@ const char* Chars(const ByteBuffer& buffer) {
 }  // namespace
 
 void KeptEvents::GiveUp() {
-  for (const Kept& one : events_) {
-    if (one.dropped) continue;
-    if (LiveBirth* birth = live_.Find(one.event.index)) birth->kept = 0;
+  for (const FoldEvent& one : events_) {
+    if (one.site == kDropped) continue;
+    if (LiveBirth* birth = live_.Find(one.index)) birth->kept = 0;
   }
   events_.Clear();
   events_.Trim(kLittle);
@@ -32,13 +32,13 @@ void KeptEvents::GiveUp() {
 void KeptEvents::Compact() {
   if (dropped_ == 0) return;
   size_t out = 0;
-  for (const Kept& one : events_) {
-    if (one.dropped) continue;
+  for (const FoldEvent& one : events_) {
+    if (one.site == kDropped) continue;
+    const FoldSite& site = sites_[one.site];
+    const uint64_t index = one.index;
     events_[out++] = one;
-    const FoldSite& site = sites_[one.event.site];
     if (!columns::BeginsObject(places_.KeyOf(site.place).kind) || site.failed) continue;
-    if (LiveBirth* birth = live_.Find(one.event.index))
-      birth->kept = static_cast<uint32_t>(out) & 0x7fffffffu;
+    if (LiveBirth* birth = live_.Find(index)) birth->kept = static_cast<uint32_t>(out) & 0x7fffffffu;
   }
   events_.Shrink(out);
   dropped_ = 0;
@@ -65,7 +65,7 @@ bool KeptEvents::PutTotals(const FoldEvent& event, const Places::Key& place) {
 
 bool KeptEvents::Put(const FoldEvent& event) {
   FoldSite& site = sites_[event.site];
-  const Places::Key& place = places_.KeyOf(site.place);
+  const Places::Key place = places_.KeyOf(site.place);
   const bool has_live = columns::HasLive(place.kind);
   const bool known = event.birth != kNoBirth;
   const bool has_size = site.size_varies || (place.kind == columns::kBlockFree && !known);
@@ -109,15 +109,15 @@ bool KeptEvents::AppendEvents(size_t* from, size_t most_bytes, Compressor& compr
   bytes_ = 0;
   totals_.Clear();
   last_.Restart();
-  const FoldEvent& first = events_[begin].event;
+  const FoldEvent& first = events_[begin];
   index_ = first.index - 1;
   time_ = first.time;
   sequence_ = first.sequence - 1;
   uint32_t count = 0;
   for (; *from < events_.size() && bytes_ < most_bytes; ++*from) {
-    const Kept& one = events_[*from];
-    if (one.dropped) continue;
-    if (!Put(one.event)) {
+    const FoldEvent& one = events_[*from];
+    if (one.site == kDropped) continue;
+    if (!Put(one)) {
       *from = begin;
       return false;
     }

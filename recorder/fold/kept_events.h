@@ -21,37 +21,34 @@ class KeptEvents {
       : sites_(sites), places_(places), live_(live), last_(last) {}
 
   // False: no memory. The event's place is then size().
-  bool Add(const FoldEvent& event) { return events_.Push({event, false}); }
+  bool Add(const FoldEvent& event) { return events_.Push(event); }
   // With those that were dropped since the last Compact.
   size_t size() const { return events_.size(); }
   size_t kept() const { return events_.size() - dropped_; }
   // Place 1 is the first.
   void Drop(size_t place) {
-    events_[place - 1].dropped = true;
+    events_[place - 1].site = kDropped;
     ++dropped_;
   }
   // Whether so many were dropped that Compact is worth it.
-  bool Sparse() const { return dropped_ >= kManyDropped && dropped_ * 2 >= events_.size(); }
+  bool Sparse() const { return dropped_ >= kManyDropped && dropped_ * 3 >= events_.size(); }
   // Those that were dropped leave their places to others.
   void Compact();
   // None of them will be written.
   void GiveUp();
 
   // Sequence number of the event before this one, 0 = there is none.
-  uint64_t SequenceBefore(size_t event) const { return event == 0 ? 0 : events_[event - 1].event.sequence; }
+  uint64_t SequenceBefore(size_t event) const { return event == 0 ? 0 : events_[event - 1].sequence; }
   // Serializes an Events message of events from `*event` on, about `most_bytes` of columns; moves `*event`.
   // False: no more, or no memory; what follows is not written then. Ends what the reader of columns goes on
   // from.
   bool AppendEvents(size_t* event, size_t most_bytes, Compressor& compressor, ByteBuffer& events);
 
  private:
-  static constexpr size_t kManyDropped = size_t{1} << 15;
+  static constexpr size_t kManyDropped = size_t{1} << 12;
+  // Stands for the site of an event that is gone, and its other half with it.
+  static constexpr uint32_t kDropped = 0;
 
-  struct Kept {
-    FoldEvent event;
-    // It and its other half are gone.
-    bool dropped;
-  };
   struct Totals {
     int32_t device;
     uint64_t allocated;
@@ -71,7 +68,7 @@ class KeptEvents {
   const Places& places_;
   LiveBirths& live_;
   LastValues& last_;
-  Array<Kept> events_;
+  Array<FoldEvent> events_;
   size_t dropped_ = 0;
 
   // Of the message that is being made.

@@ -35,7 +35,7 @@ LiveBirth* LiveBirths::Find(uint64_t index) {
 
 bool LiveBirths::Insert(const LiveBirth& birth) {
   if (!births_.empty() && births_.back().index >= birth.index) return false;
-  if (ended_ >= kFewEnded && ended_ >= births_.size() / 4) Compact();
+  if (ended_ >= kFewEnded && ended_ >= births_.size() / 8) Compact();
   return births_.Push(birth);
 }
 

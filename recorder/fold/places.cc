@@ -34,22 +34,36 @@ uint64_t Places::HashOf(const Key& key) {
 
 uint32_t Places::Number(const Key& key, uint32_t site) {
   const uint64_t hash = HashOf(key);
-  const uint32_t found =
-      index_.Find(hash, [&](uint32_t candidate) { return places_[candidate - 1].key == key; });
+  const uint32_t found = index_.Find(hash, [&](uint32_t candidate) { return KeyOf(candidate) == key; });
   if (found != 0) return found;
+  const uint32_t call = CallOf(key);
+  if (call == kMostCalls) return 0;
   Place place{};
-  place.key = key;
+  place.native_stack = key.native_stack;
+  place.python_stack = key.python_stack;
+  place.forward_stack = key.forward_stack;
   place.site = site;
-  if (key.kind == event_columns::kAllocate || key.kind == event_columns::kBlockAllocate) {
-    const bool blocks = key.kind == event_columns::kBlockAllocate;
-    const uint32_t book = BookOf(!blocks && InHostMemory(key.space) ? -1 : key.device, blocks);
-    if (book == 0) return 0;
-    place.book = book & kMostBooks;
-  }
+  place.call = call & (kMostCalls - 1);
   if (places_.size() == kMostPlaces || !places_.Push(place)) return 0;
   const auto number = static_cast<uint32_t>(places_.size());
-  if (!index_.Insert(hash, number, [&](uint32_t old) { return HashOf(places_[old - 1].key); })) return 0;
+  if (!index_.Insert(hash, number, [&](uint32_t old) { return HashOf(KeyOf(old)); })) return 0;
   return number;
+}
+
+uint32_t Places::CallOf(const Key& key) {
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    const Call& call = calls_[i];
+    if (call.api == key.api && call.kind == key.kind && call.space == key.space && call.device == key.device)
+      return static_cast<uint32_t>(i);
+  }
+  Call call{key.api, key.kind, key.space, key.device, 0};
+  if (key.kind == event_columns::kAllocate || key.kind == event_columns::kBlockAllocate) {
+    const bool blocks = key.kind == event_columns::kBlockAllocate;
+    call.book = BookOf(!blocks && InHostMemory(key.space) ? -1 : key.device, blocks);
+    if (call.book == 0) return kMostCalls;
+  }
+  if (calls_.size() == kMostCalls || !calls_.Push(call)) return kMostCalls;
+  return static_cast<uint32_t>(calls_.size() - 1);
 }
 
 uint32_t Places::BookOf(int32_t device, bool blocks) {
@@ -59,7 +73,7 @@ uint32_t Places::BookOf(int32_t device, bool blocks) {
   Book book{};
   book.device = device;
   book.blocks = blocks;
-  return books_.size() < kMostBooks && books_.Push(book) ? static_cast<uint32_t>(books_.size()) : 0;
+  return books_.Push(book) ? static_cast<uint32_t>(books_.size()) : 0;
 }
 
 // --- what happens ---
@@ -68,13 +82,35 @@ Places::Figures* Places::Touch(uint32_t number) {
   Place& place = places_[number - 1];
   if (place.figures == 0) {
     Figures none{};
-    none.place = number;
+    none.place = number & kMostPlaces;
     none.least_count = none.most_count = place.count;
-    none.least_bytes = none.most_bytes = place.bytes;
     if (!figures_.Push(none)) return nullptr;
     place.figures = static_cast<uint32_t>(figures_.size()) & kMostPlaces;
   }
   return &figures_[place.figures - 1];
+}
+
+Places::More Places::Whole(const Figures& figures) const {
+  if (figures.uneven != 0) return more_[figures.size - 1];
+  const Place& place = places_[figures.place - 1];
+  const uint64_t size = figures.size;
+  More whole{};
+  whole.births = figures.births;
+  whole.born_bytes = figures.births * size;
+  whole.least_bytes = place.bytes - size * (place.count - figures.least_count);
+  whole.most_bytes = place.bytes + size * (figures.most_count - place.count);
+  if (figures.last_birth != 0) whole.last_birth = first_index_ + figures.last_birth - 1;
+  return whole;
+}
+
+bool Places::Keep(Figures* figures, const More& more) {
+  if (figures->uneven == 0) {
+    if (more_.size() == ~uint32_t{0} || !more_.Push(more)) return false;
+    figures->uneven = 1;
+    figures->size = static_cast<uint32_t>(more_.size());
+  }
+  more_[figures->size - 1] = more;
+  return true;
 }
 
 void Places::Touch(Book& book) {
@@ -88,14 +124,24 @@ bool Places::Born(uint32_t number, uint64_t size, uint64_t index, uint64_t time)
   Figures* figures = Touch(number);
   if (figures == nullptr) return false;
   Place& place = places_[number - 1];
-  ++figures->births;
-  figures->born_bytes += size;
-  figures->last_birth = index;
+  const uint64_t distance = index - first_index_;
+  if (Even(*figures, size) && figures->births < ~uint32_t{0} && distance < ~uint32_t{0}) {
+    figures->size = static_cast<uint32_t>(size);
+    ++figures->births;
+    figures->last_birth = static_cast<uint32_t>(distance + 1);
+    place.bytes += size;
+  } else {
+    More more = Whole(*figures);
+    ++more.births;
+    more.born_bytes += size;
+    more.last_birth = index;
+    more.most_bytes = std::max(more.most_bytes, place.bytes += size);
+    if (!Keep(figures, more)) return false;
+  }
   figures->most_count = std::max(figures->most_count, ++place.count);
-  place.bytes += size;
-  figures->most_bytes = std::max(figures->most_bytes, place.bytes);
-  if (place.book == 0) return true;
-  Book& book = books_[place.book - 1];
+  Book* found = BookOf(place);
+  if (found == nullptr) return true;
+  Book& book = *found;
   Touch(book);
   book.bytes += size;
   if (book.bytes > book.peak) {
@@ -110,11 +156,18 @@ bool Places::Died(uint32_t number, uint64_t size) {
   Figures* figures = Touch(number);
   if (figures == nullptr) return false;
   Place& place = places_[number - 1];
+  if (Even(*figures, size)) {
+    figures->size = static_cast<uint32_t>(size);
+    place.bytes -= size;
+  } else {
+    More more = Whole(*figures);
+    more.least_bytes = std::min(more.least_bytes, place.bytes -= size);
+    if (!Keep(figures, more)) return false;
+  }
   figures->least_count = std::min(figures->least_count, --place.count);
-  place.bytes -= size;
-  figures->least_bytes = std::min(figures->least_bytes, place.bytes);
-  if (place.book == 0) return true;
-  Book& book = books_[place.book - 1];
+  Book* found = BookOf(place);
+  if (found == nullptr) return true;
+  Book& book = *found;
   Touch(book);
   book.bytes -= size;
   book.least = std::min(book.least, book.bytes);
@@ -122,29 +175,51 @@ bool Places::Died(uint32_t number, uint64_t size) {
 }
 
 void Places::BornBefore(uint32_t number, uint64_t size) {
-  if (const uint32_t book = places_[number - 1].book; book != 0) books_[book - 1].bytes += size;
+  if (Book* book = BookOf(places_[number - 1])) book->bytes += size;
 }
 
 void Places::DiedBefore(uint32_t number, uint64_t size) {
-  if (const uint32_t book = places_[number - 1].book; book != 0) books_[book - 1].bytes -= size;
+  if (Book* book = BookOf(places_[number - 1])) book->bytes -= size;
 }
 
 // --- earlier windows ---
 
-bool Places::AddFigures(uint32_t number, const PlaceFigures& more) {
+bool Places::AddFigures(uint32_t number, const PlaceFigures& added) {
   Figures* figures = Touch(number);
-  if (figures == nullptr || std::max(more.most_count, more.count) > ~uint32_t{0}) return false;
-  figures->births += more.births;
-  figures->born_bytes += more.born_bytes;
-  figures->least_count = static_cast<uint32_t>(std::min<uint64_t>(figures->least_count, more.least_count));
-  figures->most_count = static_cast<uint32_t>(std::max<uint64_t>(figures->most_count, more.most_count));
-  figures->least_bytes = std::min(figures->least_bytes, more.least_bytes);
-  figures->most_bytes = std::max(figures->most_bytes, more.most_bytes);
-  if (more.last_birth != 0) figures->last_birth = more.last_birth;
+  if (figures == nullptr || std::max(added.most_count, added.count) > ~uint32_t{0}) return false;
   Place& place = places_[number - 1];
-  place.count = static_cast<uint32_t>(more.count);
-  place.bytes = more.bytes;
-  return true;
+  const More before = Whole(*figures);
+  More more = before;
+  more.births += added.births;
+  more.born_bytes += added.born_bytes;
+  more.least_bytes = std::min(more.least_bytes, added.least_bytes);
+  more.most_bytes = std::max(more.most_bytes, added.most_bytes);
+  if (added.last_birth != 0) more.last_birth = added.last_birth;
+  const auto least = static_cast<uint32_t>(std::min<uint64_t>(figures->least_count, added.least_count));
+  const auto most = static_cast<uint32_t>(std::max<uint64_t>(figures->most_count, added.most_count));
+  place.count = static_cast<uint32_t>(added.count);
+  place.bytes = added.bytes;
+
+  // Whether counts and one size say the same.
+  Figures even{};
+  even.place = figures->place;
+  even.least_count = least;
+  even.most_count = most;
+  even.births = static_cast<uint32_t>(more.births);
+  const uint64_t size = more.births != 0 ? more.born_bytes / more.births
+                        : most != least  ? (more.most_bytes - more.least_bytes) / (most - least)
+                                         : 0;
+  even.size = static_cast<uint32_t>(size);
+  const uint64_t distance = more.last_birth - first_index_;
+  if (more.last_birth != 0) even.last_birth = static_cast<uint32_t>(distance + 1);
+  const bool near = more.last_birth == 0 || distance < ~uint32_t{0};
+  if (figures->uneven == 0 && near && Whole(even) == more) {
+    *figures = even;
+    return true;
+  }
+  figures->least_count = least;
+  figures->most_count = most;
+  return Keep(figures, more);
 }
 
 bool Places::AddPeak(std::span<const uint8_t> message) {
@@ -186,16 +261,18 @@ bool Places::AppendStacks(size_t* from, size_t most, uint64_t last_index, ByteBu
   };
   const auto place_of = [&](const Figures& one) -> const Place& { return places_[one.place - 1]; };
   list(fields::kFoldedStacksSite, [&](const Figures& one) -> uint64_t { return place_of(one).site; });
-  list(fields::kFoldedStacksBirths, [](const Figures& one) { return one.births; });
-  list(fields::kFoldedStacksBornBytes, [](const Figures& one) { return one.born_bytes; });
+  list(fields::kFoldedStacksBirths, [&](const Figures& one) { return Whole(one).births; });
+  list(fields::kFoldedStacksBornBytes, [&](const Figures& one) { return Whole(one).born_bytes; });
   list(fields::kFoldedStacksLeastCount, [](const Figures& one) -> uint64_t { return one.least_count; });
   list(fields::kFoldedStacksMostCount, [](const Figures& one) -> uint64_t { return one.most_count; });
-  list(fields::kFoldedStacksLeastBytes, [](const Figures& one) { return one.least_bytes; });
-  list(fields::kFoldedStacksMostBytes, [](const Figures& one) { return one.most_bytes; });
+  list(fields::kFoldedStacksLeastBytes, [&](const Figures& one) { return Whole(one).least_bytes; });
+  list(fields::kFoldedStacksMostBytes, [&](const Figures& one) { return Whole(one).most_bytes; });
   list(fields::kFoldedStacksCount, [&](const Figures& one) -> uint64_t { return place_of(one).count; });
   list(fields::kFoldedStacksBytes, [&](const Figures& one) { return place_of(one).bytes; });
-  list(fields::kFoldedStacksLastBirth,
-       [&](const Figures& one) { return one.births == 0 ? 0 : last_index + 1 - one.last_birth; });
+  list(fields::kFoldedStacksLastBirth, [&](const Figures& one) {
+    const More whole = Whole(one);
+    return whole.births == 0 ? 0 : last_index + 1 - whole.last_birth;
+  });
   *from = end;
   return true;
 }
@@ -219,6 +296,9 @@ void Places::Next() {
   for (const Figures& one : figures_) places_[one.place - 1].figures = 0;
   figures_.Clear();
   figures_.Trim(kLittle);
+  more_.Clear();
+  more_.Trim(kLittle);
+  first_index_ = ~uint64_t{0};
   for (Book& book : books_) book.touched = false;
 }
 

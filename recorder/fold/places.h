@@ -27,6 +27,8 @@ struct PlaceFigures {
   uint64_t count;
   uint64_t bytes;
   uint64_t last_birth;
+
+  bool operator==(const PlaceFigures&) const = default;
 };
 
 class Places {
@@ -42,13 +44,22 @@ class Places {
 
     bool operator==(const Key&) const = default;
   };
-  static constexpr uint32_t kMostPlaces = (uint32_t{1} << 22) - 1;
+  static constexpr uint32_t kMostPlaces = (uint32_t{1} << 20) - 1;
 
   // Number of the place, from 1 on; `site` stands for it in the trace when it is new. 0: no memory, or more
   // places than could be counted.
   uint32_t Number(const Key& key, uint32_t site);
-  const Key& KeyOf(uint32_t place) const { return places_[place - 1].key; }
+  Key KeyOf(uint32_t place) const {
+    const Place& one = places_[place - 1];
+    const Call& call = calls_[one.call];
+    return {one.native_stack, one.python_stack, one.forward_stack, call.api,
+            call.kind,        call.space,       call.device};
+  }
 
+  // The window begins not later than at this event; only the first call counts.
+  void BeginAt(uint64_t index) {
+    if (first_index_ == ~uint64_t{0}) first_index_ = index;
+  }
   // False: no memory.
   bool Born(uint32_t place, uint64_t size, uint64_t index, uint64_t time);
   bool Died(uint32_t place, uint64_t size);
@@ -75,29 +86,53 @@ class Places {
  private:
   // So small because there may be hundreds of thousands.
   struct Place {
-    Key key;
+    uint32_t native_stack;
+    uint32_t python_stack;
+    uint32_t forward_stack;
     uint32_t site;
     // Alive.
     uint32_t count;
     // Place in figures_ + 1; 0 = nothing happened in this window.
-    uint32_t figures : 22;
-    // Place in books_ + 1; 0 = none, as for handles.
-    uint32_t book : 10;
+    uint32_t figures : 20;
+    // Place in calls_.
+    uint32_t call : 12;
     uint64_t bytes;
   };
-  static_assert(sizeof(Place) == 40);
-  static constexpr uint32_t kMostBooks = (uint32_t{1} << 10) - 1;
-  // In this window.
+  static_assert(sizeof(Place) == 32);
+  // In what few places differ.
+  struct Call {
+    uint32_t api;
+    uint8_t kind;
+    uint8_t space;
+    int16_t device;
+    // Place in books_ + 1; 0 = none, as for handles.
+    uint32_t book;
+  };
+  static constexpr uint32_t kMostCalls = uint32_t{1} << 12;
+  // In this window. Nearly every place has one size, and then bytes follow from counts: so small because one
+  // window may touch all places there are.
   struct Figures {
-    uint32_t place;
+    uint32_t place : 20;
+    // The rest is in more_[size - 1]; births and last_birth are not used.
+    uint32_t uneven : 1;
     uint32_t least_count;
     uint32_t most_count;
-    uint32_t reserved;
+    uint32_t births;
+    // Index − first_index_ + 1; 0 = none.
+    uint32_t last_birth;
+    // Of each object that came or went.
+    uint32_t size;
+  };
+  static_assert(sizeof(Figures) == 24);
+  // Of a place with more than one size, or with numbers that Figures has no room for.
+  struct More {
     uint64_t births;
     uint64_t born_bytes;
     uint64_t least_bytes;
     uint64_t most_bytes;
     uint64_t last_birth;
+
+    bool operator==(const More&) const = default;
   };
   // Bytes alive on one device, blocks or segments.
   struct Book {
@@ -111,13 +146,32 @@ class Places {
     uint64_t least;
   };
   static uint64_t HashOf(const Key& key);
+  // Its place in calls_; kMostCalls: no memory, or too many.
+  uint32_t CallOf(const Key& key);
   uint32_t BookOf(int32_t device, bool blocks);
+  Book* BookOf(const Place& place) {
+    const uint32_t book = calls_[place.call].book;
+    return book == 0 ? nullptr : &books_[book - 1];
+  }
   Figures* Touch(uint32_t place);
+  // What they say of bytes and indices, however they are kept.
+  More Whole(const Figures& figures) const;
+  // Keeps them as they are from now on. False: no memory.
+  bool Keep(Figures* figures, const More& more);
+  // Whether an object of this size may come or go and Figures suffice.
+  static bool Even(const Figures& figures, uint64_t size) {
+    const bool untouched = figures.births == 0 && figures.least_count == figures.most_count;
+    return figures.uneven == 0 && (figures.size == size || (untouched && size <= ~uint32_t{0}));
+  }
   static void Touch(Book& book);
 
   Array<Place> places_;
+  Array<Call> calls_;
   HashIndex index_;
   Array<Figures> figures_;
+  Array<More> more_;
+  // Where the window begins; ~0 = it has not begun.
+  uint64_t first_index_ = ~uint64_t{0};
   Array<Book> books_;
   ByteBuffer part_;
 };

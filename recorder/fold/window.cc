@@ -31,6 +31,7 @@ bool FoldWindow::AddEvents(const EventColumns& events, bool folded, bool copy) {
     const FoldSite& site = *read.site;
     // The bounds of an earlier window are in its message.
     if (!copy && !folded) {
+      places_.BeginAt(event.index);
       bounds_.Add(event);
       ++events_;
       totals_agreed_ += read.totals == EventReader::Read::kAgrees;
@@ -138,6 +139,7 @@ bool FoldWindow::AddFolded(std::span<const uint8_t> message) {
     }
   }
   if (reader.failed()) return false;
+  places_.BeginAt(bounds.first_index);
   if (bounds_.empty) {
     bounds_ = bounds;
     bounds_.empty = false;

@@ -89,6 +89,7 @@ uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
     Site& site = sites_[id - 1];
     if (site.restart != restarts_) {
       site.restart = restarts_;
+      ++sites_since_restart_;
       site.last_address = 0;
       site.more = 0;
       DefineSite(id, key);
@@ -127,6 +128,8 @@ void EventEncoder::Begin(bool restart) {
   if (restart) {
     ++restarts_;
     more_.Clear();
+    sites_since_restart_ = unpaired_ = 0;
+    restart_index_ = next_index_;
     PreparePrediction();
   }
   count_ = 0;
@@ -274,6 +277,11 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
       Put(i == 0 ? kArgument0 : kArgument1, ZigZag(static_cast<int64_t>(optional[i] - last[i])));
       last[i] = optional[i];
     }
+  }
+  if (known && birth.index >= restart_index_) {
+    --unpaired_;
+  } else {
+    ++unpaired_;
   }
   ++count_;
   ++next_index_;

@@ -37,6 +37,9 @@ class EventEncoder {
   uint64_t first_index() const { return first_index_; }
   // Bytes of all columns so far, before compression.
   size_t bytes() const { return bytes_; }
+  // Whether what came since the last restart takes as much memory to read back and fold (folder.h) as may be:
+  // by sites, and by events of which not both birth and death came since then.
+  bool ManyToFold() const { return sites_since_restart_ >= kSitesToFold || unpaired_ >= kUnpairedToFold; }
   // Appends the serialized Events message of the packet; nothing when it has no events.
   void Finish(Compressor& compressor, ByteBuffer& out);
   // The packet was never written: its events do not count. The next packet must be a restart.
@@ -51,6 +54,9 @@ class EventEncoder {
   void HighestMoments(Array<uint64_t>& indices) const;
 
  private:
+  static constexpr uint64_t kSitesToFold = uint64_t{1} << 15;
+  static constexpr uint64_t kUnpairedToFold = uint64_t{1} << 14;
+
   // Sites and their keys are so small because there may be hundreds of thousands.
   struct SiteKey {
     uint64_t size;
@@ -148,6 +154,10 @@ class EventEncoder {
   bool predicts_ = false;
   uint32_t restarts_ = 0;
   bool restart_ = false;
+  uint64_t sites_since_restart_ = 0;
+  uint64_t unpaired_ = 0;
+  // Of the first event since then.
+  uint64_t restart_index_ = 0;
   uint64_t next_index_ = 0;
   uint64_t first_index_ = 0;
   uint32_t count_ = 0;

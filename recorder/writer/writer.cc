@@ -415,7 +415,8 @@ void Writer::Encode(Item& item) {
 void Writer::BeginPacket() {
   TellOfStrayed();
   restart_ = restart_next_ || packets_since_restart_ >= kPacketsPerRestart ||
-             (restart_bytes_ != 0 && context_.file.size() - restarted_at_ >= restart_bytes_);
+             (restart_bytes_ != 0 &&
+              (context_.file.size() - restarted_at_ >= restart_bytes_ || encoder_.ManyToFold()));
   encoder_.Begin(restart_);
 }
 

@@ -179,7 +179,7 @@ class Writer {
   Compressor compressor_;
 
   Array<RingState*> states_;
-  size_t batch_ = size_t{1} << 16;
+  size_t batch_ = size_t{1} << 15;
   // An event below that is in no ring before its goal cannot come any more.
   uint64_t watermark_ = 0;
   Array<Item> items_;

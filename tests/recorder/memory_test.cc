@@ -1,11 +1,12 @@
 // How much memory the recorder takes: 64 MiB at most for 16 threads and 100,000 distinct stacks, and no more
-// however long it runs.
+// however long it runs. While a pass over a trace with a large bound is at work it is a little more.
 #include <gtest/gtest.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -59,6 +60,7 @@ constexpr uint64_t kStacks = 100000;
 // Segments that each worker has at a time.
 constexpr uint64_t kSegments = 2048;
 constexpr size_t kLimit = size_t{64} << 20;
+constexpr size_t kLimitOfLargePass = size_t{70} << 20;
 
 // Stack `i` has 35 native and 20 Python frames; like stacks of one program, it shares its outer frames with
 // others and differs in the inner ones.
@@ -192,6 +194,33 @@ TEST(Memory, BoundedForManyStacksAndFlatOverTime) {
   EXPECT_LE(while_folding, kLimit);
   EXPECT_LE(after_folding, after_third + (size_t{1} << 20));
   printf("%zu KiB while folding, %zu KiB after it\n", while_folding >> 10, after_folding >> 10);
+
+  // With a large bound the parts of the trace are long, and so are the windows that a pass makes of them: all
+  // of it may become one, if only memory allowed it. A pass of 2 GiB is not needed to see that.
+  bench.writer->SetBound(uint64_t{2} << 30);
+  record_events(500000);
+  if (HasFatalFailure()) return;
+  ASSERT_EQ(bench.writer->Drain(recorder::Writer::Order::kEverything), 0);
+  const recorder::Array<recorder::TraceGroup>& groups = bench.writer->groups();
+  const auto folder = std::make_unique<recorder::Folder>(recorder::SystemFileLayer());
+  const std::string path = bench.folder / "large";
+  ASSERT_EQ(folder->Begin(bench.file, path.c_str(),
+                          {.groups = groups.span(),
+                           .keep_from = groups.size() - 1,
+                           .size = bench.file.size(),
+                           .peaks = {},
+                           .window_bytes = ~uint64_t{0},
+                           .most_windows = 1}),
+            0);
+  size_t while_folding_large = 0;
+  int result = 0;
+  while ((result = folder->Turn(size_t{16} << 10)) == 0) {
+    while_folding_large = std::max(while_folding_large, ResidentBytes() - before);
+  }
+  EXPECT_EQ(result, 1);
+  EXPECT_LE(while_folding_large, kLimitOfLargePass);
+  printf("%zu KiB while folding all of it at once\n", while_folding_large >> 10);
+  folder->Abandon();
   ASSERT_EQ(bench.writer->Finish(), 0);
 }
 
