@@ -119,8 +119,8 @@ void Collector::OnFolded(const Ledger&, const FoldedWindow& window) {
     DeviceState& device = Device(peak.device);
     if (!peak.blocks && device.block_births != 0) continue;
     for (const uint64_t bytes : {peak.least_bytes, peak.bytes}) {
-      device.timeline.Add(peak.index, peak.time_us, bytes, device.reported_reserved,
-                          device.last_reading.used);
+      device.timeline.Add(peak.index, peak.time_us, bytes, device.reported_reserved, device.last_reading.used,
+                          std::max<uint64_t>(window.events_dropped / 2, 1));
     }
   }
 }

@@ -2,6 +2,7 @@
 // Bytes and counts are exact unless a comment says "estimate".
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -454,7 +455,16 @@ struct TimelinePoint {
   uint64_t allocated_max = 0;
   uint64_t allocated_min = 0;
   uint64_t reserved = 0;
-  uint64_t used = 0;  // last reading of the device; 0 = none yet
+  uint64_t used = 0;    // last reading of the device; 0 = none yet
+  uint64_t weight = 0;  // changes that it stands for
+
+  void Join(const TimelinePoint& next) {
+    const TimelinePoint earlier = *this;
+    *this = next;
+    allocated_max = std::max(allocated_max, earlier.allocated_max);
+    allocated_min = std::min(allocated_min, earlier.allocated_min);
+    weight += earlier.weight;
+  }
 };
 
 struct DeviceTimeline {

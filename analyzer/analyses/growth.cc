@@ -66,9 +66,10 @@ std::vector<CurvePoint> Curve(const History& history, const Steps& steps) {
 // false when the history is not of that kind.
 bool JudgePool(const History& history, const Steps& steps, double last_step, Trend& trend) {
   const auto& regions = history.intervals();
-  if (history.stride() != 1 || regions.size() < 3 || regions.size() > 64) return false;
+  if (regions.size() < 3 || regions.size() > 64 || regions.front().weight != 1) return false;
   int larger = 0;
   for (size_t i = 1; i < regions.size(); ++i) {
+    if (regions[i].weight != 1) return false;
     if (regions[i].bytes_min < regions[i - 1].bytes_max) return false;  // one was given back
     const uint64_t before = regions[i - 1].bytes_max - regions[i - 1].bytes_min;
     const uint64_t size = regions[i].bytes_max - regions[i].bytes_min;

@@ -1,11 +1,13 @@
-// How much of one birth place was alive over the run, in bounded memory: intervals of equally many births,
-// doubled when there are too many. The minimum of each interval is what survives: temporaries that come and
-// go within it do not show.
+// How much of one birth place was alive over the run, in bounded memory: intervals of equally many births
+// (folded windows may have more), doubled when there are too many. The minimum of each interval is what
+// survives: temporaries that come and go within it do not show.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
+
+#include "analyzer/analyses/thinning.h"
 
 namespace gpumemtrace::analyzer {
 
@@ -17,7 +19,16 @@ class History {
     uint64_t bytes_max = 0;  // highest after a birth
     uint32_t count_min = 0;
     uint32_t count_max = 0;
-    uint32_t births = 0;
+    uint64_t weight = 0;  // births
+
+    void Join(const Interval& next) {
+      index = next.index;
+      bytes_min = std::min(bytes_min, next.bytes_min);
+      bytes_max = std::max(bytes_max, next.bytes_max);
+      count_min = std::min(count_min, next.count_min);
+      count_max = std::max(count_max, next.count_max);
+      weight += next.weight;
+    }
   };
 
   explicit History(uint32_t capacity = 128) : capacity_(capacity) {}
@@ -44,13 +55,13 @@ class History {
     if (births == 0) return;
     count_max_ = std::max(count_max_, most_count);
     bytes_max_ = std::max(bytes_max_, most_bytes);
-    pending_ = Clamp(uint64_t{pending_} + births);
+    pending_ += births;
     if (pending_ >= stride_) Push(index, count, bytes);
   }
 
   const std::vector<Interval>& intervals() const { return intervals_; }
   // Births per interval.
-  uint32_t stride() const { return stride_; }
+  uint64_t stride() const { return stride_; }
 
  private:
   static uint32_t Clamp(uint64_t value) {
@@ -64,23 +75,7 @@ class History {
     bytes_min_ = bytes;
     count_max_ = 0;
     bytes_max_ = 0;
-    if (intervals_.size() >= capacity_) Halve();
-  }
-
-  void Halve() {
-    size_t out = 0;
-    for (size_t i = 0; i + 1 < intervals_.size(); i += 2) {
-      const Interval& a = intervals_[i];
-      const Interval& b = intervals_[i + 1];
-      intervals_[out++] = {b.index,
-                           std::min(a.bytes_min, b.bytes_min),
-                           std::max(a.bytes_max, b.bytes_max),
-                           std::min(a.count_min, b.count_min),
-                           std::max(a.count_max, b.count_max),
-                           a.births + b.births};
-    }
-    intervals_.resize(out);
-    stride_ *= 2;
+    if (intervals_.size() >= capacity_) Thin(intervals_, capacity_, stride_);
   }
 
   std::vector<Interval> intervals_;
@@ -89,8 +84,8 @@ class History {
   uint64_t bytes_max_ = 0;
   uint64_t count_min_ = 0;
   uint64_t count_max_ = 0;
-  uint32_t pending_ = 0;
-  uint32_t stride_ = 1;
+  uint64_t pending_ = 0;
+  uint64_t stride_ = 1;
   uint32_t capacity_;
 };
 

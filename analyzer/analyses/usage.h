@@ -8,6 +8,7 @@
 
 #include "analyzer/analyses/findings.h"
 #include "analyzer/analyses/history.h"
+#include "analyzer/analyses/thinning.h"
 
 namespace gpumemtrace::analyzer {
 
@@ -127,38 +128,30 @@ struct ReserveGrowth {
   OriginId origin = kNoOrigin;
 };
 
-// The run in at most a few thousand slices of equally many changes.
+// The run in at most a few thousand slices of equally many changes (folded windows may have more).
 class Timeline {
  public:
-  void Add(uint64_t index, uint64_t time_us, uint64_t allocated, uint64_t reserved, uint64_t used) {
-    if (pending_ == 0 || allocated > current_.allocated_max) current_.allocated_max = allocated;
-    if (pending_ == 0 || allocated < current_.allocated_min) current_.allocated_min = allocated;
-    if (++pending_ < stride_) return;
+  // `changes`: how many this moment stands for.
+  void Add(uint64_t index, uint64_t time_us, uint64_t allocated, uint64_t reserved, uint64_t used,
+           uint64_t changes = 1) {
+    if (current_.weight == 0 || allocated > current_.allocated_max) current_.allocated_max = allocated;
+    if (current_.weight == 0 || allocated < current_.allocated_min) current_.allocated_min = allocated;
+    current_.weight += changes;
+    if (current_.weight < stride_) return;
     current_.index = index;
     current_.time_us = time_us;
     current_.reserved = reserved;
     current_.used = used;
     points_.push_back(current_);
-    pending_ = 0;
-    if (points_.size() >= kCapacity) Halve();
+    current_ = {};
+    if (points_.size() >= kCapacity) Thin(points_, kCapacity, stride_);
   }
   const std::vector<TimelinePoint>& points() const { return points_; }
 
  private:
   static constexpr size_t kCapacity = 4096;
-  void Halve() {
-    for (size_t i = 0; i < kCapacity / 2; ++i) {
-      TimelinePoint merged = points_[2 * i + 1];
-      merged.allocated_max = std::max(merged.allocated_max, points_[2 * i].allocated_max);
-      merged.allocated_min = std::min(merged.allocated_min, points_[2 * i].allocated_min);
-      points_[i] = merged;
-    }
-    points_.resize(kCapacity / 2);
-    stride_ *= 2;
-  }
   std::vector<TimelinePoint> points_;
   TimelinePoint current_;
-  uint64_t pending_ = 0;
   uint64_t stride_ = 1;
 };
 
