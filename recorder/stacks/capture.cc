@@ -1,6 +1,7 @@
 // Capture: walk, look up, and define what is new.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 
 #include "recorder/stacks/eh_frame.h"
@@ -36,55 +37,98 @@ void RememberStack(ThreadStacks& thread, uint64_t raw, uint64_t number) {
   set[0] = {raw, number};
 }
 
-// Where a path of this Python stack is kept; without one, where the path is kept that followed the last
-// stack.
-KnownPath* PathSet(ThreadStacks& thread, uint64_t frame, uint64_t python) {
-  const uint64_t key = Mix(frame ^ kSalt0, (python != 0 ? python : thread.last_number) ^ kSalt2);
-  return thread.paths[key % kPathSets];
+// Where a path of this Python stack is kept.
+KnownPath* PathsOfPython(ThreadStacks& thread, uint64_t frame, uint64_t python) {
+  return thread.paths[Mix(frame ^ kSalt0, python ^ kSalt2) % kPathSets];
 }
 
-// The path that will be looked at next is asked for early: in a loop it is the one that came next before.
-inline void PrefetchPath(const ThreadStacks& thread, uint32_t place) {
-  const KnownPath* path = &thread.paths[0][0] + place % (kPathSets * kPathWays);
+// Where a path is kept that followed the last stack: one Python line, or none, can lead to many native stacks
+// (a backward pass, an optimizer's step).
+KnownPath* PathsAfterLast(ThreadStacks& thread, uint64_t frame, uint64_t python) {
+  return thread.paths[Mix(frame ^ kSalt1, python ^ std::rotl(thread.last_number, 32)) % kPathSets];
+}
+
+// The path that will be looked at first is asked for early, after an event and again when the next begins,
+// before the Python stack is walked: the program may have displaced it in between.
+inline void PrefetchExpected(const ThreadStacks& thread) {
+  const KnownPath* path = &thread.paths[0][0] + thread.expected_path;
   __builtin_prefetch(path);
   __builtin_prefetch(reinterpret_cast<const char*>(path) + 64);
 }
 
-inline void ExpectAfterLast(ThreadStacks& thread, const KnownPath* path) {
-  const auto place = static_cast<uint32_t>(path - &thread.paths[0][0]);
-  KnownPath& last = (&thread.paths[0][0])[thread.last_path];
-  if (last.next != place) last.next = place;
-  thread.last_path = place;
+inline bool IsPath(const ThreadStacks& thread, const KnownPath& path, uint64_t frame, uint64_t python,
+                   uint64_t salt) {
+  return path.python == python && path.number != 0 && PathIsInside(path, frame, thread) &&
+         PathCheck(path, frame, salt) == path.check;
 }
 
-// The number of the stack above `frame`, when it is one of the set's; else 0.
-inline uint64_t FindPath(ThreadStacks& thread, const KnownPath* set, uint64_t frame, uint64_t python,
-                         uint64_t salt) {
-  for (size_t i = 0; i < kPathWays; ++i) {
-    const KnownPath& path = set[i];
-    if (path.python == python && path.number != 0 && PathIsInside(path, frame, thread) &&
-        PathCheck(path, frame, salt) == path.check) {
-      const uint64_t number = path.number;
-      const uint32_t next = path.next;
-      ExpectAfterLast(thread, set + i);
-      PrefetchPath(thread, next);
-      return number;
+// This path was met. In a loop the next is the one that came after it before.
+inline void MetPath(ThreadStacks& thread, const KnownPath& path) {
+  thread.last_path = static_cast<uint32_t>(&path - &thread.paths[0][0]);
+  thread.expected_path = path.next % (kPathSets * kPathWays);
+  PrefetchExpected(thread);
+}
+
+// Something else was met than was expected.
+inline void ExpectAfterLast(ThreadStacks& thread, const KnownPath& path) {
+  (&thread.paths[0][0])[thread.last_path].next = static_cast<uint32_t>(&path - &thread.paths[0][0]);
+}
+
+// The number of the stack above `frame`, when its path is known; else 0.
+__attribute__((noinline)) uint64_t FindUnexpectedPath(ThreadStacks& thread, uint64_t frame, uint64_t python,
+                                                      uint64_t salt) {
+  const KnownPath* sets[] = {PathsOfPython(thread, frame, python), PathsAfterLast(thread, frame, python)};
+  for (const KnownPath* set : sets) {
+    for (size_t i = 0; i < kPathWays; ++i) {
+      if (!IsPath(thread, set[i], frame, python, salt)) continue;
+      ExpectAfterLast(thread, set[i]);
+      MetPath(thread, set[i]);
+      return set[i].number;
     }
   }
   return 0;
 }
 
-void RememberPath(ThreadStacks& thread, KnownPath* set, uint64_t frame, uint64_t python, uint64_t salt,
-                  uint64_t number) {
+inline uint64_t FindPath(ThreadStacks& thread, uint64_t frame, uint64_t python, uint64_t salt) {
+  const KnownPath& expected = (&thread.paths[0][0])[thread.expected_path];
+  if (!IsPath(thread, expected, frame, python, salt)) [[unlikely]] {
+    return FindUnexpectedPath(thread, frame, python, salt);
+  }
+  const uint64_t number = expected.number;
+  MetPath(thread, expected);
+  return number;
+}
+
+// A free place, if there is one. Else it takes the place of a path of another Python stack, or, where one
+// Python line leads to many native stacks, of one that followed the last. Nothing is moved: paths name each
+// other by place.
+KnownPath& PlaceForPath(ThreadStacks& thread, uint64_t frame, uint64_t python, uint64_t number) {
+  KnownPath* by_python = PathsOfPython(thread, frame, python);
+  KnownPath* after_last = PathsAfterLast(thread, frame, python);
+  for (KnownPath* set : {by_python, after_last}) {
+    for (size_t i = 0; i < kPathWays; ++i) {
+      if (set[i].number == 0) return set[i];
+    }
+  }
+  static_assert(kPathWays == 2);
+  KnownPath& first = by_python[number & 1];
+  KnownPath& second = by_python[~number & 1];
+  if (first.python != python) return first;
+  if (second.python != python) return second;
+  return after_last[number & 1];
+}
+
+void RememberPath(ThreadStacks& thread, uint64_t frame, uint64_t python, uint64_t salt, uint64_t number) {
   KnownPath& path = thread.path;
   if (path.count == 0 || !PathIsInside(path, frame, thread)) return;
   path.check = PathCheck(path, frame, salt);
   path.python = python;
   path.number = number;
   path.next = 0;
-  std::memmove(set + 1, set, (kPathWays - 1) * sizeof(KnownPath));
-  set[0] = path;
-  ExpectAfterLast(thread, set);
+  KnownPath& place = PlaceForPath(thread, frame, python, number);
+  place = path;
+  ExpectAfterLast(thread, place);
+  MetPath(thread, place);
 }
 
 // The same stack by its number, in the table of raw stacks: different raw stacks can be one stack, when a
@@ -202,6 +246,7 @@ const char* NativeProblem() {
     thread.generation = generation;
   }
   const PythonInterpreter* interpreter = CurrentInterpreter();
+  if (options.native != NativeDepth::kNone) PrefetchExpected(thread);
   PythonWalk python;
   if (options.python && interpreter != nullptr) {
     const char* state = static_cast<const char*>(interpreter->this_thread_state());
@@ -211,15 +256,13 @@ const char* NativeProblem() {
     }
   }
   NativeWalk native;
-  KnownPath* set = nullptr;
   uint64_t salt = 0;
   const auto frame = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
   if (options.native != NativeDepth::kNone) {
     const PythonInterpreter* stop = options.native == NativeDepth::kToPython ? interpreter : nullptr;
     const size_t most = std::min(options.max_native, kMaxFrames);
-    set = PathSet(thread, frame, python.hash);
     salt = PathSalt(thread, stop, most);
-    if (const uint64_t number = FindPath(thread, set, frame, python.hash, salt); number != 0) {
+    if (const uint64_t number = FindPath(thread, frame, python.hash, salt); number != 0) {
       return thread.last_number = number;
     }
     native = WalkNativeFrom(frame, thread, stop, most);
@@ -229,8 +272,8 @@ const char* NativeProblem() {
   raw |= 1;
   uint64_t number = FindStack(thread, raw);
   if (number == 0) number = DefineWalked(thread, interpreter, native, python.count, raw, sink);
-  if (set != nullptr && number != 0) {
-    RememberPath(thread, set, frame, python.hash, salt, number);
+  if (options.native != NativeDepth::kNone && number != 0) {
+    RememberPath(thread, frame, python.hash, salt, number);
     thread.last_number = number;
   }
   return number;

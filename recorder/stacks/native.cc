@@ -230,25 +230,21 @@ bool PathIsInside(const KnownPath& path, uint64_t frame, const ThreadStacks& thr
 
 [[gnu::hot]] GPUMEMTRACE_READS_HOST_MEMORY uint64_t PathCheck(const KnownPath& path, uint64_t frame,
                                                               uint64_t salt) {
-  const auto extend = [&](uint64_t hash, size_t i) GPUMEMTRACE_READS_HOST_MEMORY {
+  // Each word is multiplied by itself, under a key of its place in the sequence, and the products are added:
+  // none waits for the one before.
+  uint64_t sum = path.count;
+  uint64_t key = kSalt1;
+  for (size_t i = 0; i < path.count; ++i) {
     const uint64_t place = path.places[i];
     const uint64_t at = frame + (place & kPlaceMask) * sizeof(uint64_t);
     const uint64_t word = GPUMEMTRACE_READ(uint64_t, at) - (frame & -(place >> 15));
     const uint64_t has_base = -(place >> 14 & 1);
     const uint64_t base =
         (GPUMEMTRACE_READ(uint64_t, at - sizeof(uint64_t) * (has_base & 1)) - frame) & has_base;
-    return Mix(word ^ hash, base ^ kSalt0);
-  };
-  // Two chains of multiplications, which the processor works on at the same time.
-  uint64_t even = salt;
-  uint64_t odd = kSalt1;
-  size_t i = 0;
-  for (; i + 2 <= path.count; i += 2) {
-    even = extend(even, i);
-    odd = extend(odd, i + 1);
+    sum += Mix(word ^ key, base ^ kSalt0 ^ key);
+    key += kSalt2;
   }
-  if (i < path.count) even = extend(even, i);
-  return Mix(even ^ kSalt2, odd ^ kSalt0);
+  return Mix(sum ^ kSalt2, salt ^ kSalt0);
 }
 
 GPUMEMTRACE_READS_HOST_MEMORY __attribute__((noinline)) NativeWalk WalkNativeFrom(

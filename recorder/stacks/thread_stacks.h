@@ -55,7 +55,8 @@ struct RememberedFrame : UnwoundFrame {
 // words from the frame of Capture; kRelativePlace is set where the word is an address on the stack, of which
 // only the distance counts, and kWithBase where the word below is such a one besides. As long as the words
 // from the innermost on are those that were met, unwinding finds the next one in the same place: so a stack
-// whose words are all the same is the same stack. Two cache lines.
+// whose words are all the same is the same stack. The first 48 places lie in
+// two cache lines; stacks of backward passes, which have no Python to end at, have some 60.
 struct alignas(64) KnownPath {
   // Of all these words; also of what else decides how a stack is walked.
   uint64_t check;
@@ -68,7 +69,7 @@ struct alignas(64) KnownPath {
   uint16_t count;
   // The greatest place.
   uint16_t last;
-  static constexpr size_t kMost = 48;
+  static constexpr size_t kMost = 112;
   uint16_t places[kMost];
 };
 inline constexpr uint16_t kRelativePlace = uint16_t{1} << 15;
@@ -76,7 +77,7 @@ inline constexpr uint16_t kWithBase = uint16_t{1} << 14;
 inline constexpr uint16_t kPlaceMask = kWithBase - 1;
 inline constexpr size_t kPathWays = 2;
 inline constexpr size_t kPathSets = 512;
-static_assert(sizeof(KnownPath) == 128);
+static_assert(sizeof(KnownPath) == 256);
 
 struct ThreadStacks {
   // UnloadGeneration() for which all that follows holds.
@@ -86,6 +87,14 @@ struct ThreadStacks {
   uint64_t owner;
   uint64_t stack_low;
   uint64_t stack_high;
+  // Number of the last stack that was captured natively, which tells what to expect next.
+  uint64_t last_number;
+  // Places among the paths: of the last one that was met, and of the one that is expected next.
+  uint32_t last_path;
+  uint32_t expected_path;
+
+  // All above is in one cache line and enough where the expected path is met.
+
   // Identifies the rule by which the remembered stack ends; a stack that ends elsewhere is of no use.
   uint64_t stop;
   // The last stack, outermost frame first. Empty when it was cut or came from libunwind.
@@ -97,11 +106,6 @@ struct ThreadStacks {
   // The last stack was cut at the limit, so that its outermost frames are missing.
   bool cut;
 
-  // Number of the last stack that was captured natively, which tells what to expect next where no Python
-  // does.
-  uint64_t last_number;
-  // Place among the paths of the last one that was met.
-  uint32_t last_path;
   // The places of the last native stack that was walked; path.count is 0 when it cannot be known again by
   // them.
   KnownPath path;

@@ -47,7 +47,8 @@ struct Path {
   size_t count;
   uint64_t addresses[kMost];
 };
-constexpr size_t kPaths = 96;
+// As many as three of the random programs below have.
+constexpr size_t kPaths = 384;
 
 // Two memories, so that each stack is seen once with and once without what the last one left; and the paths
 // of earlier stacks.
