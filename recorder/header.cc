@@ -12,7 +12,7 @@
 namespace gpumemtrace::recorder {
 namespace {
 
-constexpr uint32_t kFormatVersion = 3;
+constexpr uint32_t kFormatVersion = 4;
 // Longer command lines are cut: the packet that holds the header has a limit.
 constexpr size_t kLongestCommandLine = size_t{64} << 10;
 constexpr size_t kLongestValue = 4096;

@@ -280,8 +280,8 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
                         address_prediction::Follows(site.shift, 0, event.size);
     if (by_address) {
       if (placed) {
-        const uint64_t place = addresses_.Predict(static_cast<int32_t>(site.device), site.lane, event.size);
-        if (place != 0) site.last_address = place;
+        site.last_address =
+            addresses_.Predict(static_cast<int32_t>(site.device), site.lane, event.size, site.last_address);
       }
       site.last_address += address_column.NextZigzag();
       event.address = site.last_address << site.shift;

@@ -8,7 +8,7 @@ namespace gpumemtrace::recorder {
 bool EventColumns::Load(std::span<const uint8_t> message, Decompressor& decompressor) {
   count = 0;
   first_index = first_time = first_sequence = 0;
-  restart = predicted = false;
+  restart = predicted = addresses_predicted = false;
   time_step = 1;
   for (ByteBuffer& column : data) column.Clear();
   FieldReader reader(message);
@@ -32,6 +32,9 @@ bool EventColumns::Load(std::span<const uint8_t> message, Decompressor& decompre
         break;
       case fields::kEventsPredicted:
         predicted = field.value != 0;
+        break;
+      case fields::kEventsAddressesPredicted:
+        addresses_predicted = field.value != 0;
         break;
       case fields::kEventsTimeStep:
         if (field.value != 0) time_step = field.value;

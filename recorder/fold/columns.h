@@ -17,6 +17,7 @@ struct EventColumns {
   uint64_t first_sequence = 0;
   bool restart = false;
   bool predicted = false;
+  bool addresses_predicted = false;
   // Unit of the column of times.
   uint64_t time_step = 1;
   ByteBuffer data[kEventColumns];

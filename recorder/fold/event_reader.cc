@@ -23,8 +23,15 @@ bool EventReader::Begin(const EventColumns& events, bool folded) {
     predictor_.Use(predictions_.data());
   }
   if (events.restart && predictor_.ready()) predictor_.Restart();
+  if (events.addresses_predicted && !addresses_.ready()) {
+    if (!address_tables_.Resize(1)) return Fail();
+    addresses_.Use(address_tables_.data());
+    addresses_.Restart(events.first_index);
+  }
+  if (events.restart && addresses_.ready()) addresses_.Restart(events.first_index);
   folded_ = folded;
   predicted_ = events.predicted;
+  addresses_predicted_ = events.addresses_predicted;
   time_step_ = events.time_step;
   left_ = events.count;
   index_ = events.first_index - 1;
@@ -73,13 +80,15 @@ bool EventReader::Next(Read* read) {
   const bool has_address = columns::HasAddress(kind) || (has_live && distance == 0);
   const bool has_size = site->size_varies || (kind == columns::kBlockFree && distance == 0);
   const bool has_totals = columns::HasTotals(kind);
+  const int32_t device = places_.KeyOf(site->place).device;
+  if (addresses_predicted_ && kind == columns::kBlockFree && read->birth != nullptr &&
+      addresses_.Knows(event.birth) && address_prediction::Follows(site->shift, event.address, event.size)) {
+    addresses_.Freed(device, site->lane, event.address >> address_prediction::kShift, event.size);
+  }
+  bool placed = false;
   if (has_address || has_size || !has_totals) {
     LastValues::Slot* last = last_.Of(event.site, &site->last);
     if (last == nullptr) return Fail();
-    if (has_address) {
-      last->address += GetSigned(kAddress);
-      event.address = last->address << site->shift;
-    }
     if (has_size || !has_totals) {
       LastValues::More* more = last_.MoreOf(last);
       if (more == nullptr) return Fail();
@@ -89,11 +98,18 @@ bool EventReader::Next(Read* read) {
         event.argument[1] = more->argument[1] += GetSigned(kArgument1);
       }
     }
+    if (has_address) {
+      placed = addresses_predicted_ && kind == columns::kBlockAllocate &&
+               address_prediction::Follows(site->shift, 0, event.size);
+      if (placed) last->address = addresses_.Predict(device, site->lane, event.size, last->address);
+      last->address += GetSigned(kAddress);
+      event.address = last->address << site->shift;
+    }
   }
-  return !has_totals || ReadTotals(read);
+  return !has_totals || ReadTotals(read, placed);
 }
 
-bool EventReader::ReadTotals(Read* read) {
+bool EventReader::ReadTotals(Read* read, bool placed) {
   FoldEvent& event = read->event;
   const FoldSite& site = *read->site;
   Device* device = DeviceOf(places_.KeyOf(site.place).device);
@@ -106,7 +122,12 @@ bool EventReader::ReadTotals(Read* read) {
                           : read->kind == columns::kBlockFree   ? 0 - event.size
                                                                 : 0;
   device->allocated += change + GetSigned(kAllocated);
-  device->reserved += GetSigned(kReserved);
+  const uint64_t reserved = device->reserved + GetSigned(kReserved);
+  if (placed) {
+    addresses_.Allocated(event.address >> address_prediction::kShift, event.size,
+                         device->reserved != 0 ? reserved - device->reserved : 0);
+  }
+  device->reserved = reserved;
   event.argument[0] = device->allocated;
   event.argument[1] = device->reserved;
   read->reserved_changed = device->reserved != device->true_reserved;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "proto/gpumemtrace/address_prediction.h"
 #include "proto/gpumemtrace/event_prediction.h"
 #include "recorder/fold/columns.h"
 #include "recorder/fold/field_reader.h"
@@ -65,7 +66,8 @@ class EventReader {
   };
 
   Device* DeviceOf(int32_t ordinal);
-  bool ReadTotals(Read* read);
+  // `placed`: where the block lies follows from what is free (address_prediction.h).
+  bool ReadTotals(Read* read, bool placed);
   uint64_t Get(uint32_t column) { return absent_[column] ? 0 : column_[column].Next(); }
   uint64_t GetSigned(uint32_t column) { return absent_[column] ? 0 : column_[column].NextZigZag(); }
   bool Fail() {
@@ -83,6 +85,9 @@ class EventReader {
   event_prediction::Predictor predictor_;
   // Its tables.
   Array<event_prediction::Entry> predictions_;
+  address_prediction::Predictor addresses_;
+  // Its tables; one or none.
+  Array<address_prediction::Tables> address_tables_;
 
   // Of the packet.
   Varints column_[kEventColumns];
@@ -90,6 +95,7 @@ class EventReader {
   bool absent_[kEventColumns] = {};
   bool folded_ = false;
   bool predicted_ = false;
+  bool addresses_predicted_ = false;
   bool failed_ = false;
   uint64_t time_step_ = 1;
   uint32_t left_ = 0;

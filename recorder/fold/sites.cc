@@ -1,5 +1,6 @@
 #include "recorder/fold/sites.h"
 
+#include "proto/gpumemtrace/address_prediction.h"
 #include "proto/gpumemtrace/event_columns.h"
 #include "recorder/event.h"
 #include "recorder/fold/field_reader.h"
@@ -12,6 +13,7 @@ namespace columns = event_columns;
 
 // A writer that made greater ids than this is not ours.
 constexpr uint64_t kMostSites = uint64_t{1} << 28;
+constexpr uint64_t kMostSize = (uint64_t{1} << 56) - 1;
 
 // Objects of these kinds are counted by place, and their pairs may go.
 constexpr bool Folds(uint32_t kind) {
@@ -45,7 +47,11 @@ bool FoldSites::Define(std::span<const uint8_t> message, Places& places, bool* i
         if (key.device != field.Signed()) return false;
         break;
       case fields::kSiteSize:
-        site.size = field.value;
+        // Only a call that failed asked for more.
+        site.size = field.value >> 56 != 0 ? kMostSize : field.value & kMostSize;
+        break;
+      case fields::kSiteStream:
+        site.lane = address_prediction::LaneOf(field.value);
         break;
       case fields::kSiteNativeStack:
         key.native_stack = static_cast<uint32_t>(field.value);

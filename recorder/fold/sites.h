@@ -11,7 +11,9 @@
 namespace gpumemtrace::recorder {
 
 struct FoldSite {
-  uint64_t size;
+  uint64_t size : 56;
+  // Of its stream, as address_prediction.h counts them.
+  uint64_t lane : 8;
   // Birth place (places.h), which tells kind and device, too; 0 = not defined.
   uint32_t place : 22;
   uint32_t shift : 6;

@@ -14,13 +14,10 @@ namespace {
 
 namespace columns = event_columns;
 
-// A stack that asks for more distinct sizes than this sends the size with each event: a site costs about
-// ten bytes once, a size two or three bytes each time.
-constexpr uint32_t kMostSizes = 256;
 // With more sites than this a new size makes none at all, so that they stay bounded by the stacks.
 constexpr size_t kManySites = size_t{1} << 18;
 // PyTorch's caching allocator rounds blocks to 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
-constexpr uint8_t kBlockShift = 9;
+constexpr uint8_t kBlockShift = address_prediction::kShift;
 constexpr int32_t kMostDevices = 4096;
 
 // Of the bytes of a steady loop's event three quarters were its time at 1 µs, mostly noise. What happened
@@ -66,6 +63,16 @@ bool EventEncoder::HasMore(Site& site) {
 uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
   // Nearly always right, and cheaper than to hash the key.
   if (expected != 0 && sites_[expected - 1].key == key) return expected;
+  if (key.size != 0) {
+    // A stack that asks for other sizes again and again sends the size with each event: a site costs about
+    // ten bytes once, a size two or three bytes each time; and with one site what comes next can be
+    // predicted.
+    SiteKey varying = key;
+    varying.size = 0;
+    varying.size_varies = 1;
+    if (expected != 0 && sites_[expected - 1].key == varying) return expected;
+    if (size_counts_.Vary(varying.Hash())) key = varying;
+  }
   for (;;) {
     const uint64_t hash = key.Hash();
     uint32_t id =
@@ -75,7 +82,7 @@ uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
         SiteKey varying = key;
         varying.size = 0;
         varying.size_varies = 1;
-        if (size_counts_.Add(varying.Hash()) > kMostSizes || sites_.size() >= kManySites) {
+        if (size_counts_.Add(varying.Hash(), next_index_) || sites_.size() >= kManySites) {
           key = varying;
           continue;
         }
@@ -141,6 +148,7 @@ void EventEncoder::Begin(bool restart) {
 
 EventEncoder::~EventEncoder() {
   UnmapPages(predictions_, kPredictionBytes);
+  UnmapPages(address_tables_, sizeof *address_tables_);
 }
 
 void EventEncoder::PreparePrediction() {
@@ -150,6 +158,12 @@ void EventEncoder::PreparePrediction() {
   }
   predicts_ = predictor_.ready();
   if (predicts_) predictor_.Restart();
+  if (address_tables_ == nullptr) {
+    address_tables_ = static_cast<address_prediction::Tables*>(MapPages(sizeof *address_tables_));
+    addresses_.Use(address_tables_);
+  }
+  predicts_addresses_ = addresses_.ready();
+  if (predicts_addresses_) addresses_.Restart(next_index_);
 }
 
 bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
@@ -244,9 +258,19 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   if (columns::HasLive(kind)) {
     Put(kLive, predicts_ ? ZigZag(static_cast<int64_t>(distance - expected.distance)) : distance);
   }
+  const unsigned shift = site.key.shifted != 0 ? kBlockShift : 0;
+  const uint8_t lane = address_prediction::LaneOf(optional[2]);
+  const bool placed = predicts_addresses_ && kind == columns::kBlockAllocate &&
+                      address_prediction::Follows(shift, 0, event.size);
+  if (predicts_addresses_ && kind == columns::kBlockFree && known && addresses_.Knows(birth.index) &&
+      address_prediction::Follows(shift, birth.address, birth.size)) {
+    addresses_.Freed(event.device, lane, birth.address >> address_prediction::kShift, birth.size);
+  }
   if (columns::HasAddress(kind) || (columns::HasLive(kind) && !known)) {
-    const uint64_t address = event.address >> (site.key.shifted != 0 ? kBlockShift : 0);
-    Put(kAddress, ZigZag(static_cast<int64_t>(address - site.last_address)));
+    const uint64_t address = event.address >> shift;
+    const uint64_t expected_address =
+        placed ? addresses_.Predict(event.device, lane, event.size, site.last_address) : site.last_address;
+    Put(kAddress, ZigZag(static_cast<int64_t>(address - expected_address)));
     site.last_address = address;
   }
   if (has_size) {
@@ -262,6 +286,10 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
                                                             : 0;
     Put(kAllocated, ZigZag(static_cast<int64_t>(optional[0] - (totals.allocated + change))));
     Put(kReserved, ZigZag(static_cast<int64_t>(optional[1] - totals.reserved)));
+    if (placed) {
+      addresses_.Allocated(event.address >> address_prediction::kShift, event.size,
+                           totals.reserved != 0 ? optional[1] - totals.reserved : 0);
+    }
     totals.allocated = optional[0];
     totals.reserved = optional[1];
     if (kind == columns::kBlockAllocate && !failed) {
@@ -299,6 +327,7 @@ void EventEncoder::Finish(Compressor& compressor, ByteBuffer& out) {
   if (restart_) message.add_bool(fields::kEventsRestart, true);
   if (predicts_) message.add_bool(fields::kEventsPredicted, true);
   message.add_uint32(fields::kEventsTimeStep, kTimeStepUs);
+  if (predicts_addresses_) message.add_bool(fields::kEventsAddressesPredicted, true);
   for (uint32_t id = 1; id < kEventColumns; ++id) {
     const ByteBuffer& column = columns_[id];
     if (!not_zero_[id]) continue;

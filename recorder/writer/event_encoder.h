@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "proto/gpumemtrace/address_prediction.h"
 #include "proto/gpumemtrace/event_prediction.h"
 #include "proto/gpumemtrace/ring_file.h"
 #include "recorder/memory/array.h"
@@ -152,6 +153,10 @@ class EventEncoder {
   event_prediction::Entry* predictions_ = nullptr;
   // The columns of this packet are relative to it; not without memory for its tables.
   bool predicts_ = false;
+  address_prediction::Predictor addresses_;
+  // Its tables.
+  address_prediction::Tables* address_tables_ = nullptr;
+  bool predicts_addresses_ = false;
   uint32_t restarts_ = 0;
   bool restart_ = false;
   uint64_t sites_since_restart_ = 0;

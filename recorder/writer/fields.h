@@ -153,6 +153,7 @@ enum : uint32_t {
   kEventsColumn = 6,
   kEventsPredicted = 7,
   kEventsTimeStep = 8,
+  kEventsAddressesPredicted = 9,
 
   kColumnId = 1,
   kColumnCodec = 2,

@@ -364,12 +364,12 @@ TEST(Bad, FilesGiveOneClearLine) {
   EXPECT_EQ(Read("#!/usr/bin/env python\nprint('no trace')\n").result.fault, TraceFault::kNotATrace);
 
   TraceBuilder builder;
-  builder.content().mutable_header()->set_format_version(4);
+  builder.content().mutable_header()->set_format_version(5);
   builder.Add({.address = 0x7000, .size = 1});
   builder.Finish();
   const Reading newer = Read(builder.bytes());
   EXPECT_EQ(newer.result.fault, TraceFault::kNewerVersion);
-  EXPECT_NE(newer.result.message.find("version 4"), std::string::npos);
+  EXPECT_NE(newer.result.message.find("version 5"), std::string::npos);
   EXPECT_TRUE(newer.sink.events.empty());
 
   TraceModel model;

@@ -267,6 +267,7 @@ TEST(Contract, FieldNumbers) {
       {Events::descriptor(), "column", f::kEventsColumn},
       {Events::descriptor(), "predicted", f::kEventsPredicted},
       {Events::descriptor(), "time_step_us", f::kEventsTimeStep},
+      {Events::descriptor(), "addresses_predicted", f::kEventsAddressesPredicted},
       {Column::descriptor(), "id", f::kColumnId},
       {Column::descriptor(), "codec", f::kColumnCodec},
       {Column::descriptor(), "raw_size", f::kColumnRawSize},

@@ -107,8 +107,8 @@ class FoldTest : public ::testing::TestWithParam<uint64_t> {};
 // Everything that folding promises.
 void ExpectSame(const analyzer::AnalyzedTrace& a, const analyzer::AnalyzedTrace& b) {
   EXPECT_FALSE(b.read.damage.any()) << b.read.damage.first_fault;
-  EXPECT_EQ(b.model.header.format_version(), 3u);
-  EXPECT_EQ(a.model.header.format_version(), 3u);
+  EXPECT_EQ(b.model.header.format_version(), 4u);
+  EXPECT_EQ(a.model.header.format_version(), 4u);
   EXPECT_TRUE(b.model.has_end);
   EXPECT_GT(b.ledger.folded_windows(), 0u);
   EXPECT_GT(b.ledger.folded_events(), a.ledger.events() / 4);

@@ -141,13 +141,32 @@ TEST(SizeCounts, FindsTheFewPlacesWithManySizes) {
   recorder::SizeCounts counts;
   std::mt19937_64 random(6);
   const uint64_t often[] = {random(), random(), random()};
-  uint32_t most[3] = {};
   for (int i = 0; i < 400; ++i) {
-    for (size_t place = 0; place < 3; ++place) most[place] = std::max(most[place], counts.Add(often[place]));
+    // All within one stretch of the trace.
+    for (const uint64_t place : often) {
+      if (i < 150) {
+        EXPECT_FALSE(counts.Vary(place));
+      }
+      counts.Add(place, 1);
+    }
     // A crowd of others, of one size each.
-    for (int other = 0; other < 400; ++other) ASSERT_LE(counts.Add(random()), 8u);
+    for (int other = 0; other < 400; ++other) ASSERT_FALSE(counts.Add(random(), 1));
   }
-  for (const uint32_t one : most) EXPECT_GE(one, 300u);
+  for (int other = 0; other < 200000; ++other) counts.Add(random(), 1);
+  for (const uint64_t place : often) EXPECT_TRUE(counts.Vary(place));
+}
+
+TEST(SizeCounts, FindsPlacesWithNewSizesAgainAndAgain) {
+  recorder::SizeCounts counts;
+  // A list of parameters: many sizes at once, then none that is new.
+  for (uint64_t i = 0; i < 100; ++i) EXPECT_FALSE(counts.Add(1, i));
+  EXPECT_FALSE(counts.Vary(1));
+  // A length that changes with each step of 1,700 events.
+  uint64_t steps = 0;
+  while (steps < 100 && !counts.Add(2, steps * 1700)) ++steps;
+  EXPECT_GT(steps, 4u);
+  EXPECT_LT(steps, 20u);
+  EXPECT_TRUE(counts.Vary(2));
 }
 
 TEST(Compressor, RefusesWhatDoesNotGetShorter) {

@@ -172,7 +172,7 @@ TEST_F(ProcessTest, HeaderTellsAboutTheProcessAndNothingSecret) {
                              {"RANK", "3"},
                              {"WORLD_SIZE", "8"}});
   const DecodedTrace trace = Decode("trace.rank3.pb");
-  EXPECT_EQ(trace.header.format_version(), 3u);
+  EXPECT_EQ(trace.header.format_version(), 4u);
   ASSERT_EQ(trace.header.argument_size(), 4);
   EXPECT_EQ(trace.header.argument(1), "events");
   EXPECT_EQ(trace.header.rank(), 3u);

@@ -52,7 +52,7 @@ TEST(Writer, EmptyTraceHasAHeaderOnly) {
   WriterBench bench;
   const DecodedTrace trace = bench.Decode();
   EXPECT_EQ(trace.packets, 1u);
-  EXPECT_EQ(trace.header.format_version(), 3u);
+  EXPECT_EQ(trace.header.format_version(), 4u);
   EXPECT_FALSE(trace.ended);
   EXPECT_EQ(bench.writer->Finish(), 0);
   EXPECT_TRUE(bench.Decode().ended);
@@ -111,6 +111,53 @@ TEST(Writer, WhatRepeatsItselfIsPredicted) {
     }
   }
   EXPECT_GT(trace.predicted, sequence * 97 / 100);
+}
+
+// A caching allocator puts blocks where they fit best: nearly no address is in the trace, though each step
+// asks for other sizes; also after a restart.
+TEST(Writer, AddressesFollowFromWhatIsFree) {
+  WriterBench bench;
+  auto& slot = bench.NewThread(7, "main");
+  constexpr uint64_t kSteps = 900;
+  constexpr uint64_t kBlocks = 10;
+  std::mt19937_64 random(3);
+  uint64_t sequence = 0;
+  uint64_t allocated = 0;
+  std::vector<std::pair<uint64_t, uint64_t>> put;
+  const auto event = [&](recorder::EventKind kind, uint64_t address, uint64_t size) {
+    ++sequence;
+    allocated += kind == recorder::EventKind::kBlockAllocate ? size : 0 - size;
+    bench.Put(slot, Block(kind, sequence, address, size, allocated), sequence * 20'000);
+    put.emplace_back(address, size);
+  };
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    const uint64_t length = 1 + random() % 60;
+    uint64_t address[kBlocks];
+    uint64_t next = 0x7f0000000000;
+    const auto size = [&](uint64_t i) { return (1 + i % 4) * length * 512; };
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      address[i] = next;
+      event(recorder::EventKind::kBlockAllocate, next, size(i));
+      next += size(i);
+    }
+    // The second half before the first.
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      const uint64_t which = (i + kBlocks / 2) % kBlocks;
+      event(recorder::EventKind::kBlockFree, address[which], size(which));
+    }
+    if (step % 5 == 4) {
+      ASSERT_EQ(bench.writer->Drain(Writer::Order::kExact), 0);
+    }
+  }
+  ASSERT_EQ(bench.writer->Finish(), 0);
+  const DecodedTrace trace = bench.Decode();
+  ASSERT_EQ(trace.events.size(), put.size());
+  EXPECT_GT(trace.restarts, 1u);
+  for (size_t i = 0; i < put.size(); ++i) {
+    ASSERT_EQ(trace.events[i].address, put[i].first) << i;
+    ASSERT_EQ(trace.events[i].size, put[i].second) << i;
+  }
+  EXPECT_GT(trace.expected_addresses, kSteps * kBlocks * 97 / 100);
 }
 
 // A free is numbered before the call and recorded after it; meanwhile another thread gets the address.

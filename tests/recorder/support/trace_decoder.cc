@@ -7,7 +7,9 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 
+#include "proto/gpumemtrace/address_prediction.h"
 #include "proto/gpumemtrace/event_columns.h"
 #include "proto/gpumemtrace/event_prediction.h"
 #include "proto/gpumemtrace/ring_file.h"
@@ -96,6 +98,7 @@ class TraceDecoder {
  public:
   TraceDecoder(DecodedTrace& trace, std::string* error) : trace_(trace), fail_(error) {
     predictor_.Use(predictions_.data());
+    addresses_.Use(address_tables_.get());
   }
 
   bool Decode(const std::string& bytes) {
@@ -254,6 +257,7 @@ class TraceDecoder {
       ++trace_.restarts;
       devices_.clear();
       predictor_.Restart();
+      addresses_.Restart(events.first_index());
     }
     trace_.first_indices.push_back(events.first_index());
     const uint64_t step_us = events.time_step_us() == 0 ? 1 : events.time_step_us();
@@ -312,23 +316,41 @@ class TraceDecoder {
             return fail_("a birth of another kind");
           event.address = birth.address;
           if (kind == columns::kBlockFree && !site.size_varies()) event.size = birth.size;
+          if (events.addresses_predicted() && kind == columns::kBlockFree && addresses_.Knows(*event.birth) &&
+              address_prediction::Follows(site.address_shift(), birth.address, birth.size)) {
+            addresses_.Freed(site.device(), address_prediction::LaneOf(site.stream()),
+                             birth.address >> address_prediction::kShift, birth.size);
+          }
         }
       }
       if (events.predicted()) predictor_.Learn(site_id, step, distance);
-      if (has_address) {
-        state.last_address += static_cast<uint64_t>(UnZigZag(readers[ADDRESS].Next()));
-        event.address = state.last_address << site.address_shift();
-      }
       if (has_size) {
         state.last_size += static_cast<uint64_t>(UnZigZag(readers[SIZE].Next()));
         event.size = state.last_size;
+      }
+      const bool placed = events.addresses_predicted() && kind == columns::kBlockAllocate &&
+                          address_prediction::Follows(site.address_shift(), 0, event.size);
+      if (placed) {
+        state.last_address = addresses_.Predict(site.device(), address_prediction::LaneOf(site.stream()),
+                                                event.size, state.last_address);
+      }
+      if (has_address) {
+        const int64_t difference = UnZigZag(readers[ADDRESS].Next());
+        trace_.expected_addresses += placed && difference == 0 ? 1 : 0;
+        state.last_address += static_cast<uint64_t>(difference);
+        event.address = state.last_address << site.address_shift();
       }
       if (columns::HasTotals(kind)) {
         DeviceState& device = devices_[site.device()];
         if (kind == columns::kBlockAllocate) device.allocated += event.size;
         if (kind == columns::kBlockFree) device.allocated -= event.size;
         device.allocated += static_cast<uint64_t>(UnZigZag(readers[ALLOCATED].Next()));
-        device.reserved += static_cast<uint64_t>(UnZigZag(readers[RESERVED].Next()));
+        const uint64_t reserved = device.reserved + static_cast<uint64_t>(UnZigZag(readers[RESERVED].Next()));
+        if (placed) {
+          addresses_.Allocated(event.address >> address_prediction::kShift, event.size,
+                               device.reserved != 0 ? reserved - device.reserved : 0);
+        }
+        device.reserved = reserved;
         event.argument[0] = device.allocated;
         event.argument[1] = device.reserved;
       }
@@ -360,6 +382,9 @@ class TraceDecoder {
   std::map<int32_t, DeviceState> devices_;
   std::vector<event_prediction::Entry> predictions_{event_prediction::Predictor::kEntries};
   event_prediction::Predictor predictor_;
+  std::unique_ptr<address_prediction::Tables> address_tables_ =
+      std::make_unique<address_prediction::Tables>();
+  address_prediction::Predictor addresses_;
   std::map<uint64_t, RingStack> stacks_;
 };
 

@@ -66,6 +66,8 @@ struct DecodedTrace {
   uint32_t restarts = 0;
   // Events whose site was the predicted one.
   uint64_t predicted = 0;
+  // Blocks that were where they were expected.
+  uint64_t expected_addresses = 0;
   bool ended = false;
   // Bytes at the end that are no complete packet.
   size_t torn_bytes = 0;

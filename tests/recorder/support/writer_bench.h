@@ -101,7 +101,7 @@ class WriterBench {
                                   [] { return now_ns.load(); }, [] { return uint64_t{4096}; }});
     recorder::ByteBuffer header;
     recorder::ProtoWriter message(header);
-    message.add_uint32(1, 3);
+    message.add_uint32(1, 4);
     message.add_fixed64(14, options.ring_key);
     EXPECT_EQ(writer->Start(header.span()), 0);
   }
