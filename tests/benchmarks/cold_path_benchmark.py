@@ -2,9 +2,10 @@
 """What an event costs with cold caches and stacks that change from event to event, in ticks of the processor's counter.
 
     cold_path_benchmark.py --shim libgpumemtrace.so [--shim OLDER.so] --library cold_path_benchmark.so --simulated FOLDER/lib
-                           [--work middle] [--only both] [--rounds 40] [--turns 3]
+                           [--work middle] [--only both] [--rounds 40] [--turns 3] [--many]
 
-512 places: three layers of eight Python functions over 14 more frames, and ten native frames of one of 1024 ways over ctypes.
+512 places: three layers of eight Python functions (--many: of 8, 64 and 512, as many code objects as a large model has) over 14 more
+frames, and ten native frames of one of 1024 ways over ctypes.
 Between two events the program runs code and touches memory of its own (WORK). Every variant is a process of its own; told is the
 least median of its turns, because other programs only make it greater."""
 import argparse
@@ -32,9 +33,18 @@ VARIANTS = {  # name: environment; None = without the shim
 PLACES = 512
 
 
-def functions():
-    """The eight outermost of three layers of eight functions, each of which chooses one of the next layer by the place."""
+def functions(many):
+    """The eight outermost of three layers of functions, each of which chooses one of the next layer by the place."""
     text = []
+    if many:
+        text += ["def c%d(library, i): library.event(i)" % number for number in range(512)]
+        for layer, inner, count in (("b", "c", 64), ("a", "b", 8)):
+            for number in range(count):
+                text.append("def %s%d(library, i):" % (layer, number))
+                text += ["    if i // %d %% 8 == %d: return %s%d(library, i)" % (count, k, inner, number + count * k) for k in range(8)]
+        names = {}
+        exec(compile("\n".join(text), "functions.py", "exec"), names)
+        return [names["a%d" % number] for number in range(8)]
     for layer, divisor, inner in (("c", 1, "library.event(i)"), ("b", 8, "c%d(library, i)"), ("a", 64, "b%d(library, i)")):
         for number in range(8):
             text.append("def %s%d(library, i):" % (layer, number))
@@ -54,7 +64,7 @@ def child(options):
     library = ctypes.PyDLL(options.library)
     library.prepare.argtypes = [ctypes.c_size_t] * 4
     library.prepare(*WORK[options.work[0]])
-    outermost = functions()
+    outermost = functions(options.many)
 
     def run():
         for turn in range(options.rounds):
@@ -75,7 +85,7 @@ def once(options, shim, work, name, folder):
     if VARIANTS[name] is not None:
         env["LD_PRELOAD"] = shim
     done = subprocess.run([sys.executable, os.path.abspath(__file__), "--child", name, "--library", options.library, "--work", work,
-                           "--rounds", str(options.rounds)], env=env, stdout=subprocess.PIPE, universal_newlines=True)
+                           "--rounds", str(options.rounds)] + ["--many"] * options.many, env=env, stdout=subprocess.PIPE, universal_newlines=True)
     for trace in os.listdir(folder):
         os.unlink(os.path.join(folder, trace))
     found = dict(re.findall(r"(allocation|release): median (\d+)", done.stdout))
@@ -93,6 +103,7 @@ def main():
     parser.add_argument("--only", action="append", choices=VARIANTS, default=[])
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--many", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
