@@ -1,6 +1,7 @@
 #include "analyzer/analyses/analyses.h"
 
 #include <map>
+#include <utility>
 
 #include "analyzer/analyses/account.h"
 #include "analyzer/analyses/collector.h"
@@ -22,8 +23,10 @@ class Analyses::Implementation {
 
   void Conclude(Symbolizer& symbols, Findings& findings) {
     Places places(collector_.model(), collector_.origins(), symbols);
-    findings.steps = FindSteps(collector_, places, options_.step_range);
+    FoundSteps found = FindSteps(collector_, places, options_.step_range);
+    findings.steps = std::move(found.steps);
     findings.growth = FindGrowth(collector_, places, findings.steps);
+    for (const Steps& later : found.later) AddLaterLeaks(collector_, places, later, findings.growth);
     Suppress(symbols, findings);
     findings.peaks = FindPeaks(collector_, places, findings.steps);
     findings.advice = AdvisePeaks(collector_, places, findings.steps, findings.peaks);

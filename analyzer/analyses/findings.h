@@ -163,6 +163,8 @@ struct GrowthFinding {
   double steps_until_full = 0;
   Remedy remedy = Remedy::kUnknown;
   std::string explanation;  // one sentence
+  // Of a later phase of the program: where the loop begins whose iterations are its steps; else empty.
+  std::string loop;
   std::vector<CurvePoint> curve;
   bool suppressed = false;
   std::string suppressed_by;
@@ -224,7 +226,6 @@ struct PeakAdvice {
     kDominantTemporary,   // one line's temporaries make most of the peak
     kWrongDevice,         // a device holds memory but does no work
     kDriverInternal,      // taken by the driver itself, e.g. local memory of a kernel
-    kTwoGenerations,      // the previous step's results are alive while the next are made
   };
   Kind kind = Kind::kDominantTemporary;
   Place place;
@@ -257,7 +258,6 @@ struct PeakFinding {
   std::vector<PeakBlock> oldest;
   std::vector<PeakBlock> largest;
   std::vector<OtherPeak> next;
-  uint64_t largest_transient_bytes = 0;
   uint64_t transient_bytes = 0;
   uint64_t setup_bytes = 0;  // born before the first step
 };
@@ -427,6 +427,7 @@ struct Culprit {
   double confidence = 0;
   uint64_t bytes = 0;
   std::string kind;
+  std::string loop;  // see GrowthFinding
   Level level = Level::kBlock;
   Space space = Space::kUnspecified;
   int32_t device = -1;

@@ -21,6 +21,7 @@ constexpr uint64_t kLeastRisesWithoutSteps = 16;
 
 // Rises in the state of an optimizer, far apart, that are told as the stages of a training.
 constexpr uint64_t kMostStages = 12;
+constexpr double kSureOfLaterLeak = 0.9;
 // Fewer rises of the allocator's cache than this are stairs: new shapes, a new phase.
 constexpr uint64_t kFewestRisesOfCache = 6;
 
@@ -131,6 +132,15 @@ void Fill(const Trend& trend, GrowthFinding& finding) {
   finding.confidence = trend.confidence;
 }
 
+bool Worse(const GrowthFinding& a, const GrowthFinding& b) {
+  const bool leak_a = IsLeak(a.kind);
+  const bool leak_b = IsLeak(b.kind);
+  if (leak_a != leak_b) return leak_a;
+  if (leak_a && a.bytes_per_step != b.bytes_per_step) return a.bytes_per_step > b.bytes_per_step;
+  if (leak_a) return a.count_per_step > b.count_per_step;
+  return a.grown_bytes > b.grown_bytes;
+}
+
 class Engine {
  public:
   Engine(Collector& collector, Places& places, const Steps& steps)
@@ -149,14 +159,7 @@ class Engine {
       Explain(finding);
     }
     TakenByHandles();
-    std::stable_sort(findings_.begin(), findings_.end(), [](const GrowthFinding& a, const GrowthFinding& b) {
-      const bool leak_a = IsLeak(a.kind);
-      const bool leak_b = IsLeak(b.kind);
-      if (leak_a != leak_b) return leak_a;
-      if (leak_a && a.bytes_per_step != b.bytes_per_step) return a.bytes_per_step > b.bytes_per_step;
-      if (leak_a) return a.count_per_step > b.count_per_step;
-      return a.grown_bytes > b.grown_bytes;
-    });
+    std::stable_sort(findings_.begin(), findings_.end(), Worse);
     return std::move(findings_);
   }
 
@@ -343,11 +346,17 @@ class Engine {
     return equal * 10 >= portions.size() * 7;
   }
 
-  static bool MostlyLarger(const std::vector<uint64_t>& sizes) {
-    if (sizes.size() < kFewestRisesOfCache) return false;
-    size_t larger = 0;
-    for (size_t i = 1; i < sizes.size(); ++i) larger += sizes[i] > sizes[i - 1] ? 1u : 0u;
-    return larger * 10 >= (sizes.size() - 1) * 8;
+  // The largest request of each step that took new memory is seldom smaller than the one before, and the last
+  // well above the first.
+  static bool MostlyLarger(const std::map<double, uint64_t>& largest) {
+    if (largest.size() < kFewestRisesOfCache) return false;
+    size_t smaller = 0;
+    uint64_t before = 0;
+    for (const auto& [step, size] : largest) {
+      smaller += size < before ? 1u : 0u;
+      before = size;
+    }
+    return smaller * 5 <= largest.size() && largest.rbegin()->second * 4 >= largest.begin()->second * 5;
   }
 
   static bool Steady(const std::vector<FloorPoint>& floors) {
@@ -370,7 +379,7 @@ class Engine {
     if (device.growth.empty()) return;
     std::vector<FloorPoint> floors;
     std::map<GroupId, std::pair<uint64_t, OriginId>> grown_by;
-    std::map<GroupId, std::vector<uint64_t>> sizes;
+    std::map<GroupId, std::map<double, uint64_t>> largest;  // request of each step
     for (const ReserveGrowth& growth : device.growth) {
       const double step = std::floor(steps_.StepAt(growth.index));
       if (step < 0) {
@@ -387,7 +396,8 @@ class Engine {
         auto& [bytes, origin] = grown_by[places_.Merged(collector_.origins()[growth.origin].group)];
         if (growth.grown > bytes || bytes == 0) origin = growth.origin;
         bytes += growth.grown;
-        sizes[places_.Merged(collector_.origins()[growth.origin].group)].push_back(growth.grown);
+        uint64_t& most = largest[places_.Merged(collector_.origins()[growth.origin].group)][step];
+        most = std::max(most, growth.grown);
       }
     }
     if (!floors.empty() && floors.front().step < 0) floors.erase(floors.begin());
@@ -417,7 +427,7 @@ class Engine {
     finding.live_bytes_at_end =
         device.reported_reserved - std::min(device.reported_reserved, device.reported_allocated);
     finding.api = "allocator cache";
-    finding.larger_requests = MostlyLarger(sizes[worst->first]);
+    finding.larger_requests = MostlyLarger(largest[worst->first]);
     for (const FloorPoint& point : floors) finding.curve.push_back({point.step, point.bytes, 0});
     findings_.push_back(std::move(finding));
   }
@@ -596,6 +606,30 @@ class Engine {
 std::vector<GrowthFinding> FindGrowth(Collector& collector, Places& places, const Steps& steps) {
   if (steps.count == 0) return {};
   return Engine(collector, places, steps).Run();
+}
+
+void AddLaterLeaks(Collector& collector, Places& places, const Steps& later,
+                   std::vector<GrowthFinding>& growth) {
+  for (GrowthFinding& finding : FindGrowth(collector, places, later)) {
+    // What a phase gathers and then drops, such as the outputs of a last evaluation, is no leak.
+    const bool stays = finding.live_bytes_at_end * 2 >= finding.grown_bytes;
+    if (finding.kind != GrowthKind::kLeak || finding.level > Level::kSegment || !stays ||
+        finding.confidence < kSureOfLaterLeak) {
+      continue;
+    }
+    const auto same = [&finding](const GrowthFinding& one) {
+      return one.group == finding.group && one.level == finding.level && one.device == finding.device;
+    };
+    if (std::ranges::any_of(growth,
+                            [&same](const GrowthFinding& one) { return IsLeak(one.kind) && same(one); })) {
+      continue;
+    }
+    // Over the steps before it all of it came in the last one.
+    std::erase_if(growth, same);
+    finding.loop = later.place.Short();
+    growth.push_back(std::move(finding));
+  }
+  std::stable_sort(growth.begin(), growth.end(), Worse);
 }
 
 bool IsLeak(GrowthKind kind) {

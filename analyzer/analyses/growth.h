@@ -12,4 +12,9 @@ namespace gpumemtrace::analyzer {
 // Leaks first, by bytes per step; then growth with a harmless explanation.
 std::vector<GrowthFinding> FindGrowth(Collector& collector, Places& places, const Steps& steps);
 
+// Adds what leaks in the loop of a later phase and is still there at the end of the run; `growth` stays in
+// its order.
+void AddLaterLeaks(Collector& collector, Places& places, const Steps& later,
+                   std::vector<GrowthFinding>& growth);
+
 }  // namespace gpumemtrace::analyzer

@@ -187,12 +187,22 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
     }
     std::sort(votes.begin(), votes.end(),
               [](const Vote& x, const Vote& y) { return x.visits->count() < y.visits->count(); });
-    for (size_t begin = 0; begin < votes.size();) {
-      // Lines of one loop run equally often, but for the last, unfinished iteration.
-      const uint64_t least = votes[begin].visits->count();
-      const uint64_t slack = std::max<uint64_t>(1, least / 200);
-      size_t end = begin;
-      while (end < votes.size() && votes[end].visits->count() <= least + slack) ++end;
+    for (size_t begin = 0, alike = 0; begin < votes.size();) {
+      // Lines of one loop run equally often, but for the last, unfinished iteration, ...
+      if (alike <= begin) {
+        const uint64_t least = votes[begin].visits->count();
+        const uint64_t slack = std::max<uint64_t>(1, least / 200);
+        while (alike < votes.size() && votes[alike].visits->count() <= least + slack) ++alike;
+        std::sort(votes.begin() + static_cast<std::ptrdiff_t>(begin),
+                  votes.begin() + static_cast<std::ptrdiff_t>(alike), [](const Vote& x, const Vote& y) {
+                    return x.visits->positions().front().index < y.visits->positions().front().index;
+                  });
+      }
+      // ... and at the same time: two phases of a program may have loops of equal length.
+      uint64_t reach = votes[begin].visits->positions().back().index;
+      size_t end = begin + 1;
+      for (; end < alike && votes[end].visits->positions().front().index <= reach; ++end)
+        reach = std::max(reach, votes[end].visits->positions().back().index);
       const uint32_t count = static_cast<uint32_t>(end - begin);
       // The line that comes first in the loop begins an iteration. Lines that ran as often by chance, e.g.
       // while as many layers were made as there are steps, span less of the run or repeat one stack only.
@@ -228,9 +238,16 @@ void LoopFinder::Collect(uint32_t root, const std::vector<std::vector<uint32_t>>
       candidate.votes = count;
       candidate.births = births[votes[first].node];
       candidate.native = candidate.frame != 0 && !model_.Frame(candidate.frame).is_python();
-      // All that happens in the function of the loop, also in lines that run more or less often.
+      // All that happens in the function of the loop, also in lines that run more or less often, but not in
+      // other loops before or after it.
+      uint64_t own = births[parent];
+      const uint64_t start = votes[begin].visits->positions().front().index;
+      for (const Vote& vote : votes) {
+        const auto& positions = vote.visits->positions();
+        if (positions.front().index > reach || positions.back().index < start) own -= births[vote.node];
+      }
       const double share =
-          static_cast<double>(births[parent]) / static_cast<double>(std::max<uint64_t>(1, births[root]));
+          static_cast<double>(own) / static_cast<double>(std::max<uint64_t>(1, births[root]));
       const double n = static_cast<double>(candidate.visits->count());
       candidate.score = (1.0 - std::pow(0.5, count)) * candidate.visits->Regularity() *
                         std::pow(0.8, nodes_[parent].depth) * share * std::min(1.0, n / 16.0) *

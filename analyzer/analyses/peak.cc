@@ -129,7 +129,6 @@ PeakFinding Compose(Collector& collector, Places& places, const Steps& steps, co
     if (passing && collector.usage()[block.origin].births * 2 < steps.count) passing = false;
     if (passing) {
       peak.transient_bytes += block.bytes;
-      peak.largest_transient_bytes = std::max(peak.largest_transient_bytes, block.bytes);
       transient[places.Merged(collector.origins()[block.origin].group)] += block.bytes;
     }
   }
@@ -279,7 +278,6 @@ uint64_t WorkMovedAway(const Collector& collector, const DeviceState& device) {
 std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const Steps& steps,
                                     const std::vector<PeakFinding>& peaks) {
   std::vector<PeakAdvice> advice;
-  // Bytes born on each device while the steps ran, to tell a device that only holds.
   for (const PeakFinding& peak : peaks) {
     if (peak.device < 0) continue;
     const bool has_blocks = std::any_of(peaks.begin(), peaks.end(), [&](const PeakFinding& other) {
@@ -466,8 +464,6 @@ std::string_view PeakAdviceName(PeakAdvice::Kind kind) {
       return "wrong device";
     case PeakAdvice::Kind::kDriverInternal:
       return "taken by the driver";
-    case PeakAdvice::Kind::kTwoGenerations:
-      return "two generations alive";
   }
   return "";
 }

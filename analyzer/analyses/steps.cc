@@ -9,6 +9,8 @@ namespace {
 constexpr uint64_t kFewestSteps = 4;
 // With no steps to be found, growth is looked at over this many equal parts of the run.
 constexpr uint64_t kSlices = 64;
+// A later phase is judged by itself when it is at least so long, and half the work of the one before it.
+constexpr uint64_t kFewestLaterSteps = 16;
 
 void TakeVisits(const Visits& visits, uint64_t last_index, uint64_t last_time_us, Steps& steps) {
   for (const Visits::Position& position : visits.positions()) {
@@ -112,7 +114,27 @@ bool Near(uint64_t a, uint64_t b) {
   return (a > b ? a - b : b - a) <= std::max<uint64_t>(1, std::min(a, b) / 100);
 }
 
-bool FromLoops(Collector& collector, Places& places, Steps& steps) {
+// Loops that begin after the one that gives the steps, in which comparable work is done.
+void LaterLoops(const std::vector<LoopFinder::Candidate>& candidates, const LoopFinder::Candidate& best,
+                Places& places, std::vector<Steps>& later) {
+  uint64_t end = best.visits->positions().back().index;
+  for (const LoopFinder::Candidate& candidate : candidates) {
+    const Visits& visits = *candidate.visits;
+    if (candidate.weak || candidate.native || candidate.frame == 0 || visits.count() < kFewestLaterSteps ||
+        visits.positions().front().index <= end || visits.count() * 2 < best.visits->count() ||
+        candidate.births * 2 < best.births) {
+      continue;
+    }
+    Steps& steps = later.emplace_back();
+    TakeVisits(visits, candidate.last_index, candidate.last_time_us, steps);
+    steps.source = StepSource::kPythonLoop;
+    steps.place = places.OfFrame(candidate.frame);
+    end = visits.positions().back().index;
+  }
+}
+
+bool FromLoops(Collector& collector, Places& places, FoundSteps& result) {
+  Steps& steps = result.steps;
   const std::vector<LoopFinder::Candidate> candidates = collector.loops().Candidates();
   uint64_t births = 0;
   for (OriginId id = 0; id < collector.usage().size(); ++id) {
@@ -131,6 +153,7 @@ bool FromLoops(Collector& collector, Places& places, Steps& steps) {
   if (found == candidates.end()) return false;
   const LoopFinder::Candidate& best = *found;
   TakeVisits(*best.visits, best.last_index, best.last_time_us, steps);
+  if (!best.weak && !best.native && best.frame != 0) LaterLoops(candidates, best, places, result.later);
   steps.weak = best.weak;
   for (const LoopFinder::Candidate& candidate : candidates) {
     steps.optimizer_calls = std::max(steps.optimizer_calls, candidate.optimizer_calls);
@@ -166,13 +189,14 @@ bool FromLoops(Collector& collector, Places& places, Steps& steps) {
 
 }  // namespace
 
-Steps FindSteps(Collector& collector, Places& places, const std::string& wanted_range) {
-  Steps steps;
-  if (FromMarks(collector, wanted_range, steps)) return steps;
-  if (FromLoops(collector, places, steps)) return steps;
-  if (FromLibraryRanges(collector, steps)) return steps;
+FoundSteps FindSteps(Collector& collector, Places& places, const std::string& wanted_range) {
+  FoundSteps found;
+  Steps& steps = found.steps;
+  if (FromMarks(collector, wanted_range, steps)) return found;
+  if (FromLoops(collector, places, found)) return found;
+  if (FromLibraryRanges(collector, steps)) return found;
   steps = Steps{};
-  if (collector.changes() == 0) return steps;
+  if (collector.changes() == 0) return found;
   const uint64_t first = collector.first_index();
   // Until the last birth: what is only taken down at the end is no part of the work.
   const uint64_t last = std::max(first, collector.last_birth_index());
@@ -190,7 +214,7 @@ Steps FindSteps(Collector& collector, Places& places, const std::string& wanted_
   steps.end_time_us = collector.last_birth_time_us();
   steps.description =
       "no repetition found: " + std::to_string(slices) + " equal parts of the run stand in for steps";
-  return steps;
+  return found;
 }
 
 Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps) {

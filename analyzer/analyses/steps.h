@@ -2,6 +2,9 @@
 // repetition of the event stream.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "analyzer/analyses/collector.h"
 #include "analyzer/analyses/findings.h"
 #include "analyzer/analyses/places.h"
@@ -11,6 +14,11 @@ namespace gpumemtrace::analyzer {
 // A moment with its place among the steps, where there are any.
 Moment MomentOf(uint64_t index, uint64_t time_us, const Steps& steps);
 
-Steps FindSteps(Collector& collector, Places& places, const std::string& wanted_range);
+struct FoundSteps {
+  Steps steps;
+  // Further loops of comparable work that come after these: another phase of the program.
+  std::vector<Steps> later;
+};
+FoundSteps FindSteps(Collector& collector, Places& places, const std::string& wanted_range);
 
 }  // namespace gpumemtrace::analyzer

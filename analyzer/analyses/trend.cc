@@ -10,8 +10,8 @@ namespace {
 constexpr uint64_t kFewestRises = 3;
 // The chance, were the growth still going on, that it shows nothing for so long: below it, it has ended.
 constexpr double kEnded = 0.02;
-// Nor is it taken to have ended by a silence not much longer than one that it has had before, unless that is
-// rarer.
+// Nor is it taken to have ended by a silence less than twice as long as one that it has had before, unless
+// that is rarer.
 constexpr double kSurelyEnded = 1e-5;
 // Growth in the later half below this part of that in the earlier half: a cache that fills up. With many
 // rises less is left to chance, and growth with the square root of the steps (0.41) is told as well.
@@ -242,7 +242,7 @@ Trend JudgeTrend(const std::vector<FloorPoint>& floors, double last_step, TrendB
   for (size_t i = 1; i < rises.size(); ++i)
     longest_gap = std::max(longest_gap, floors[rises[i]].step - floors[rises[i - 1]].step);
   const double chance = Chance(rises.size(), end_step - trend.since_step, quiet);
-  trend.still_growing = chance >= kEnded || (chance >= kSurelyEnded && quiet <= 1.5 * longest_gap);
+  trend.still_growing = chance >= kEnded || (chance >= kSurelyEnded && quiet < 2 * longest_gap);
   if (!trend.still_growing) {
     // Many rises that then stop: something filled up. Few: state that came in parts.
     trend.kind = rises.size() <= 3 ? GrowthKind::kOneOff : GrowthKind::kSaturated;

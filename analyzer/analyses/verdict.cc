@@ -36,6 +36,7 @@ Culprit FromGrowth(const GrowthFinding& growth) {
   culprit.level = growth.level;
   culprit.space = growth.space;
   culprit.device = growth.device;
+  culprit.loop = growth.loop;
   return culprit;
 }
 
@@ -243,6 +244,7 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
     if (worst.since_step >= 1) {
       verdict.headline += ", since step " + std::to_string(static_cast<uint64_t>(worst.since_step));
     }
+    if (!worst.loop.empty()) verdict.headline += ", in the later loop that begins at " + worst.loop;
     std::set<std::string> lines;
     for (const Culprit& culprit : verdict.culprits) lines.insert(culprit.place.Short());
     if (lines.size() > 1) {

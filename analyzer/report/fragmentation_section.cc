@@ -70,7 +70,6 @@ nlohmann::ordered_json MomentToJson(const AnalyzedTrace& trace, const Fragmentat
   json["empty_segments_bytes"] = moment.empty_segments_bytes;
   json["gap_bytes"] = moment.gap_bytes;
   json["largest_fit_bytes"] = moment.largest_fit;
-  json["rounding_bytes"] = moment.rounding;
   nlohmann::ordered_json& segments = json["segments"] = nlohmann::ordered_json::array();
   for (const SegmentPicture& segment : moment.segments) {
     segments.push_back({{"address", segment.address},
@@ -120,6 +119,8 @@ void FragmentationJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) 
                     {"headline", finding.headline},
                     {"worst", MomentToJson(trace, finding.worst)},
                     {"at_end", MomentToJson(trace, finding.last)}});
+    // A census tells it of what is live at the end alone.
+    list.back()["at_end"]["rounding_bytes"] = finding.last.rounding;
   }
 }
 

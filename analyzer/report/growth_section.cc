@@ -46,7 +46,8 @@ void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
              Printable(growth.place.Short()) + "  (" + What(growth) + ", " + DeviceText(growth.device) + ")");
     std::string evidence = growth.explanation + "; rose in " + FormatCount(growth.rises) + " of " +
                            FormatCount(growth.steps_seen) + " steps since step " +
-                           FormatCount(static_cast<uint64_t>(growth.since_step)) + ", " +
+                           FormatCount(static_cast<uint64_t>(growth.since_step)) +
+                           (growth.loop.empty() ? "" : " of the loop at " + Printable(growth.loop)) + ", " +
                            (growth.bytes_known ? FormatBytes(growth.grown_bytes) : "") +
                            (growth.bytes_known && growth.grown_count != 0 ? " in " : "") +
                            (growth.grown_count != 0 ? Plural(growth.grown_count, "object") : "") +
@@ -148,6 +149,7 @@ nlohmann::ordered_json GrowthJson(const AnalyzedTrace& trace, const GrowthFindin
   json["still_growing"] = growth.still_growing;
   json["rises"] = growth.rises;
   json["steps_seen"] = growth.steps_seen;
+  if (!growth.loop.empty()) json["loop"] = Printable(growth.loop);
   if (growth.microseconds_until_full != 0) {
     json["seconds_until_full"] = static_cast<double>(growth.microseconds_until_full) / 1e6;
   }

@@ -242,6 +242,41 @@ Truth ProfilerLeftOn(Program& p, uint64_t seed) {
   return {"leak", {170}, 0, steps};
 }
 
+Truth SecondPhaseLeaks(Program& p, uint64_t seed) {
+  // First a head is trained, then all of it, for longer or shorter, by other lines: these keep their losses.
+  Training head(p, seed);
+  head.Train(60, true, [](uint64_t) {});
+  Training whole(p, seed, 0, 100);
+  Memories kept;
+  const uint64_t steps = (seed % 2 == 0 ? 45 : 75) + seed % 7;
+  whole.Train(steps, true, [&](uint64_t) { kept.push_back(p.New(p.Line(180), 512, 35)); });
+  return {"leak", {180}, 512, 0};
+}
+
+Truth SecondPhaseHealthy(Program& p, uint64_t seed) {
+  // A shorter last phase that gathers what it computes, and drops it when it is done.
+  Training head(p, seed);
+  head.Train(60 + seed, true, [](uint64_t) {});
+  Training whole(p, seed, 0, 100);
+  Memories gathered;
+  whole.Train(40 + seed / 2, true, [&](uint64_t) { gathered.push_back(p.New(p.Line(180), kMiB, 35)); });
+  p.Free(p.New(p.Line(190), kMiB, 37));
+  p.Free(gathered);
+  return {"clean", {}, 0, 0};
+}
+
+Truth BatchesLoadedFirst(Program& p, uint64_t seed) {
+  // All batches are put on the device before the first step, by a loop of its own.
+  for (uint64_t batch = 0; batch < 100 + seed; ++batch) {
+    const Memory raw = p.New(p.Line(12), 2 * kMiB, 1);
+    p.New(p.Line(13), kMiB, 2);
+    p.Free(raw);
+  }
+  Training t(p, seed);
+  t.Train(90 + seed, true, [](uint64_t) {});
+  return {"clean", {}, 0, 0};
+}
+
 Truth GraphsOfGradients(Program& p, uint64_t seed) {
   // Gradients of gradients make cycles through .grad: they pile up until the collector comes, at random.
   Training t(p, seed);
@@ -287,6 +322,9 @@ std::vector<Scenario> HabitScenarios() {
       {"LongEvaluationsLeak", LongEvaluationsLeak},
       {"PinnedAndDevice", PinnedAndDevice},
       {"ProfilerLeftOn", ProfilerLeftOn},
+      {"SecondPhaseLeaks", SecondPhaseLeaks},
+      {"SecondPhaseHealthy", SecondPhaseHealthy},
+      {"BatchesLoadedFirst", BatchesLoadedFirst},
       {"GraphsOfGradients", GraphsOfGradients},
       {"BatchSizeSearch", BatchSizeSearch},
   };

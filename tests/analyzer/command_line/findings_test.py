@@ -97,6 +97,15 @@ class Findings(unittest.TestCase):
         ended = [g for g in self.report(self.trace("LeakThatStopped", 2))["growth"] if g["culprit"]["line"] == 28]
         self.assertEqual([(g["growth"], g["still_growing"]) for g in ended], [("saturated", False)])
 
+    def test_a_leak_of_a_later_phase_is_told_with_its_loop(self):
+        path = self.trace("SecondPhaseLeaks", 2)
+        report = self.report(path)
+        self.assertEqual((report["steps"]["count"], report["steps"]["place"]["line"]), (60, 20))
+        growth = report["growth"][0]
+        self.assertEqual((growth["culprit"]["line"], growth["bytes_per_step"], growth["loop"]),
+                         (180, 512, "train.py:120"))
+        self.assertIn(", in the later loop that begins at train.py:120", report["headline"])
+
     def test_the_whole_stack_is_shown_on_request(self):
         path = self.trace("KeptThenFreedAtExit")
         self.assertNotIn("module.py", run(path)[1])
