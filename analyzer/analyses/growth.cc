@@ -510,6 +510,7 @@ class Engine {
   // How long a step took while it grew, without what came before, such as a slow first step.
   double MicrosecondsPerStep(const GrowthFinding& finding) const {
     const std::vector<uint64_t>& begin = steps_.begin_time_us;
+    if (begin.empty()) return 0;
     const auto stride = static_cast<double>(steps_.stride);
     const auto from = static_cast<size_t>((finding.since_step + 1) / stride);
     const size_t until = std::min(static_cast<size_t>(finding.until_step / stride), begin.size() - 1);
@@ -528,9 +529,11 @@ class Engine {
                                       device.launch_bytes_since_reading + device.peak[kSegmentPeak].segments);
     const double steps =
         static_cast<double>(reading.total - std::min(reading.total, most)) / finding.bytes_per_step;
+    constexpr double kNever = 1e15;
+    if (steps >= kNever) return;
     const double microseconds = steps * MicrosecondsPerStep(finding);
     if (steps_.real()) finding.steps_until_full = steps;
-    if (microseconds < 1e15) finding.microseconds_until_full = static_cast<uint64_t>(microseconds);
+    if (microseconds < kNever) finding.microseconds_until_full = static_cast<uint64_t>(microseconds);
   }
 
   void Explain(GrowthFinding& finding) {
