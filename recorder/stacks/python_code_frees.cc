@@ -33,6 +33,7 @@ bool InOneObject(const void* a, const void* b) {
 }  // namespace
 
 void BeginToCountCodeFrees(const PythonLayout& layout, const void* code_type) {
+  if (g_free.load(std::memory_order_relaxed) != nullptr) return;
   auto* slot = reinterpret_cast<FreeFunction*>(reinterpret_cast<uintptr_t>(code_type) + kTypeDealloc +
                                                (layout.free_threaded ? kFreeThreadedShift : 0));
   const FreeFunction free = __atomic_load_n(slot, __ATOMIC_ACQUIRE);

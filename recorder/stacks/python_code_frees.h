@@ -28,7 +28,7 @@ inline uint64_t CountOfCodeFrees(const void* code_type) {
 // Begins to count, for the first interpreter of the process that it is called for. Puts a function of ours in
 // front of the one by which the type frees its objects (tp_dealloc, a word of the interpreter's data that is
 // read at each free): no GIL is needed, and nothing else of the interpreter is changed. The type must be one
-// that CheckPythonLayout found to be what the layout says.
+// that CheckPythonLayout found to be what the layout says. Takes the loader's lock.
 void BeginToCountCodeFrees(const PythonLayout& layout, const void* code_type);
 
 }  // namespace gpumemtrace::recorder::stacks

@@ -158,6 +158,8 @@ bool FindInterpreter() {
   Symbols symbols = Lookup(RTLD_DEFAULT);
   if (symbols.this_thread_state == nullptr) symbols = LookupInLocalObjects();
   const PythonInterpreter found = Examine(symbols);
+  // Takes the loader's lock, so not with ours.
+  if (found.facts.supported) BeginToCountCodeFrees(*found.layout, found.code_type);
   const ColdLockGuard guard(g_lock);
   const PythonInterpreter* current = g_current.load(std::memory_order_acquire);
   if (current == nullptr ? found.facts.version == 0 && found.facts.reason[0] == '\0'
@@ -165,7 +167,6 @@ bool FindInterpreter() {
     return false;
   }
   if (g_used == kMostInterpreters) return false;
-  if (found.facts.supported) BeginToCountCodeFrees(*found.layout, found.code_type);
   g_interpreters[g_used] = found;
   g_current.store(&g_interpreters[g_used++], std::memory_order_release);
   return true;
