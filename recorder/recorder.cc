@@ -54,6 +54,7 @@ constinit uint64_t g_generations = 0;
 constinit std::span<const char* const> g_api_names;
 constinit pthread_key_t g_thread_key = 0;
 constinit bool g_prepared_process = false;
+constinit bool g_remembers_stderr = false;
 
 // What a thread knows; constant initializers, so that no code runs when a thread starts.
 constexpr uint64_t kNoGeneration = ~uint64_t{0};
@@ -124,6 +125,15 @@ const uint32_t* StateWord() {
   return reinterpret_cast<const uint32_t*>(&g_hot.state);
 }
 
+// Once in a process, and best before it has threads: the child of a fork that comes between the first thread
+// that starts and this would wait for a thread that it does not have.
+void PrepareProcess() {
+  if (g_prepared_process) return;
+  g_prepared_process = true;
+  pthread_key_create(&g_thread_key, ThreadEnds);
+  pthread_atfork(nullptr, nullptr, AfterFork);
+}
+
 // Makes the session, or waits for the thread that does. True when there is one.
 bool Start() {
   uint32_t state = g_hot.state.load(std::memory_order_acquire);
@@ -148,12 +158,9 @@ bool Start() {
   if (!g_hot.state.compare_exchange_strong(state, kStarting, std::memory_order_acq_rel)) return Start();
   bool started = false;
   if (enabled) {
-    if (!g_prepared_process) {
-      g_prepared_process = true;
-      RememberStderr();
-      pthread_key_create(&g_thread_key, ThreadEnds);
-      pthread_atfork(nullptr, nullptr, AfterFork);
-    }
+    PrepareProcess();
+    if (!g_remembers_stderr) RememberStderr();
+    g_remembers_stderr = true;
     g_hot.rate.Prepare();
     auto* page = static_cast<ProcessPage*>(MapPages(sizeof(ProcessPage)));
     Session* session = page == nullptr ? nullptr : Session::Create(g_api_names);
@@ -440,6 +447,7 @@ bool WantsStack(const ProcessPage& options, const Event& event) {
 
 void Initialize(const Host& host) {
   if (host.api_names != nullptr) g_api_names = {host.api_names, host.api_count};
+  PrepareProcess();
 }
 
 bool Active() {
