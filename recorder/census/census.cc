@@ -32,6 +32,8 @@ PythonApi api;
 std::atomic<bool> api_found{false};
 // A pending call waits in the interpreter's queue.
 std::atomic<bool> scheduled{false};
+// What it is to do: a bit for each trigger.
+std::atomic<uint32_t> wanted{0};
 std::atomic<bool> complete{false};
 // Spent on censuses in all, and on the last one.
 std::atomic<uint64_t> spent_ns{0};
@@ -234,8 +236,10 @@ int EndCall() {
 }
 
 // Run by the interpreter in its main thread, between two bytecodes, with the GIL.
-int OnPendingCall(void* argument) {
-  scheduled.store(false, std::memory_order_relaxed);
+int OnPendingCall(void*) {
+  // In this order: who wants something from here on adds a call of its own.
+  scheduled.exchange(false, std::memory_order_acq_rel);
+  const uint32_t triggers = wanted.exchange(0, std::memory_order_acq_rel);
   if (!Active()) return 0;
   if (!InMainInterpreter()) return 0;
   if (space == nullptr) {
@@ -250,7 +254,10 @@ int OnPendingCall(void* argument) {
   PyObject* installed = Call("install", nullptr);
   if (installed != nullptr) api.decref(installed);
   if (const int failed = EndCall(); failed != 0) return failed;
-  const long trigger = static_cast<long>(reinterpret_cast<intptr_t>(argument));
+  // One census answers all who asked.
+  const long trigger = (triggers >> kRequest & 1) != 0  ? kRequest
+                       : (triggers >> kGrowth & 1) != 0 ? kGrowth
+                                                        : kAttach;
   if (trigger != kAttach) {
     PyObject* seconds = Call("report", &trigger);
     if (seconds != nullptr) api.decref(seconds);
@@ -260,10 +267,13 @@ int OnPendingCall(void* argument) {
 
 bool Schedule(long trigger) {
   if (!api_found.load(std::memory_order_acquire) || !MayAddPendingCall(api)) return false;
-  if (scheduled.exchange(true, std::memory_order_relaxed)) return true;
-  if (api.add_pending_call(OnPendingCall, reinterpret_cast<void*>(static_cast<intptr_t>(trigger))) == 0)
-    return true;
-  scheduled.store(false, std::memory_order_relaxed);  // the queue is full
+  const uint32_t bit = uint32_t{1} << trigger;
+  wanted.fetch_or(bit, std::memory_order_acq_rel);
+  // The call that waits already, perhaps for something else, does this, too.
+  if (scheduled.exchange(true, std::memory_order_acq_rel)) return true;
+  if (api.add_pending_call(OnPendingCall, nullptr) == 0) return true;
+  wanted.fetch_and(~bit, std::memory_order_acq_rel);
+  scheduled.store(false, std::memory_order_release);  // the queue is full
   return false;
 }
 
@@ -272,6 +282,7 @@ bool Schedule(long trigger) {
 void Configure(const CensusOptions& given) {
   options = given;
   scheduled.store(false, std::memory_order_relaxed);
+  wanted.store(0, std::memory_order_relaxed);
   complete.store(false, std::memory_order_relaxed);
   growth = GrowthWatch(given.mode == Mode::kAuto, given.growth);
   next_attempt_ns = 0;

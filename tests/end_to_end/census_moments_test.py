@@ -28,6 +28,26 @@ def ask():
 ask()
 ''' % os.path.abspath(API)
 
+# The thread that asks is the one that makes the recorder start, which has a call of its own waiting in the interpreter
+# then; the main thread, which runs such calls, is busy until both have been made.
+BUSY = """
+import sys, threading, time
+sys.path.insert(0, %r)
+import gpumemtrace
+def work():
+    global kept, torch
+    import torch
+    kept = [torch.empty(1000, device="cuda") for _ in range(7)]
+    while gpumemtrace.active() and not gpumemtrace.census():
+        time.sleep(0.01)
+worker = threading.Thread(target=work)
+worker.start()
+worker.join()
+for _ in range(2000):
+    pass
+print("end")
+""" % os.path.abspath(API)
+
 # Of several atexit callbacks, those that came last run before the census's own.
 FINALIZING = COMMON + '''
 import builtins
@@ -253,6 +273,10 @@ class CensusMoments(EndToEndTest):
             censuses = self.taken(reports[0], "signal")
             self.assertGreaterEqual(len(censuses), 1)
             self.assertEqual({census["tensors"] for census in censuses}, {22})
+
+    def test_on_request_while_another_call_waits(self):
+        for version, result, reports in self.each(BUSY, extra={"GPUMEMTRACE_CENSUS": "exit"}, turn=0):
+            self.assertEqual([census["tensors"] for census in self.taken(reports[0], "request")], [7], reports[0]["censuses"])
 
     def test_when_memory_grew(self):
         for version, result, reports in self.each(GROWTH, extra={"GPUMEMTRACE_CENSUS": "exit", "GPUMEMTRACE_CENSUS_GROWTH": "4M"}):
