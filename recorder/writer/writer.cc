@@ -417,6 +417,8 @@ void Writer::BeginPacket() {
   restart_ = restart_next_ || packets_since_restart_ >= kPacketsPerRestart ||
              (restart_bytes_ != 0 &&
               (context_.file.size() - restarted_at_ >= restart_bytes_ || encoder_.ManyToFold()));
+  // Whatever the reason was: until a packet with events has told of it.
+  restart_next_ = restart_;
   encoder_.Begin(restart_);
 }
 

@@ -576,5 +576,39 @@ TEST(Writer, RestartsDefineTheirSitesAgain) {
   }
 }
 
+// A part of a trace that will be folded ends when it has much that stays. Where the next packet has a mark
+// and no event, the one after it tells of the new part.
+TEST(Writer, PacketsWithoutEventsPutARestartOff) {
+  WriterBench bench(recorder::RingPlace::kPrivate, recorder::SystemFileLayer(), uint64_t{2} << 20);
+  bench.writer->SetBound(uint64_t{2} << 30);
+  auto& slot = bench.NewThread(1, "main");
+  uint64_t sequence = 0;
+  const auto allocate = [&](uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      ++sequence;
+      ASSERT_TRUE(bench.Put(slot,
+                            Block(recorder::EventKind::kBlockAllocate, sequence, (sequence % 1000000) << 12,
+                                  512, sequence * 512),
+                            sequence * 1000));
+    }
+    ASSERT_EQ(bench.writer->Drain(Writer::Order::kExact), 0);
+  };
+  allocate(17000);
+  auto* mark = bench.New<ring_file::MarkRecord>(slot, ring_file::RecordKind::kMark, 0);
+  ASSERT_NE(mark, nullptr);
+  mark->header.detail = Mark::STEP;
+  mark->sequence = ++sequence;
+  slot.ring.Publish();
+  bench.next_sequence = sequence + 1;
+  ASSERT_EQ(bench.writer->Drain(Writer::Order::kExact), 0);
+  allocate(100);
+  ASSERT_EQ(bench.writer->Finish(), 0);
+  const DecodedTrace trace = bench.Decode();
+  EXPECT_EQ(trace.restarts, 2u);
+  EXPECT_EQ(trace.marks.size(), 1u);
+  ASSERT_EQ(trace.events.size(), 17100u);
+  EXPECT_EQ(trace.events.back().address, (sequence % 1000000) << 12);
+}
+
 }  // namespace
 }  // namespace gpumemtrace::tests
