@@ -259,7 +259,7 @@ TEST_F(ProcessTest, LeavingWithoutFinishKeepsEverythingInTheRings) {
 
 TEST_F(ProcessTest, ForkedChildrenWriteTracesOfTheirOwn) {
   if (kThreadSanitizer) GTEST_SKIP() << "it does not let the child of a threaded process start threads";
-  Run({"fork", "3000"});
+  Run({"fork", "3000", GPUMEMTRACE_LOADING_MODULE});
   std::map<uint64_t, int> found;
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     const std::string name = entry.path().filename().string();

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -146,7 +147,27 @@ int WaitFor(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// fork EVENTS: a child of fork(), one of a bare clone(), and the parent, each record; a third child does not.
+void (*g_while_loading)() = nullptr;
+
+// A child without the handlers that fork() runs, and without what fork() does for the loader's locks: whoever
+// makes one has to see to it that no other thread holds these, as the recorder's writer does now and then. A
+// constructor has the one, a visitor of the loaded objects has the other.
+pid_t BareClone(const char* module) {
+  static pid_t child;
+  g_while_loading = [] {
+    dl_iterate_phdr(
+        [](dl_phdr_info*, size_t, void*) {
+          child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+          return 1;
+        },
+        nullptr);
+  };
+  Require(dlopen(module, RTLD_NOW) != nullptr, "the module cannot be loaded");
+  return child;
+}
+
+// fork EVENTS MODULE: a child of fork(), one of a bare clone(), and the parent, each record; a third child
+// does not.
 int Fork(char** arguments) {
   const uint64_t events = Number(arguments, 0);
   std::thread busy([events] { RecordWorkload(1, 0, events); });
@@ -162,8 +183,7 @@ int Fork(char** arguments) {
     recorder::Finish();
     _exit(0);
   }
-  // Without the handlers that fork() runs.
-  const auto bare = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  const pid_t bare = BareClone(arguments[1]);
   if (bare == 0) {
     RecordWorkload(3, 0, events);
     recorder::Finish();
@@ -297,8 +317,10 @@ bool Sleeps(uint32_t tid) {
 // loading MODULE EVENTS: a constructor of a library that is being loaded records, while another thread makes
 // its first event and the set of loaded modules changes: both want the loader's lock, which the constructor's
 // thread has.
+void WhileLoading();
 int Loading(char** arguments) {
   g_events_while_loading = Number(arguments, 1);
+  g_while_loading = WhileLoading;
   // Who waits for ever ends.
   alarm(120);
   Require(dlopen(arguments[0], RTLD_NOW) != nullptr, "the module cannot be loaded");
@@ -428,7 +450,7 @@ int Main(int count, char** arguments) {
 // Called by the constructor of process/loading_module.cc.
 extern "C" __attribute__((visibility("default"))) void DriverWhileLoading();
 extern "C" void DriverWhileLoading() {
-  gpumemtrace::tests::WhileLoading();
+  gpumemtrace::tests::g_while_loading();
 }
 
 int main(int count, char** arguments) {
