@@ -1,6 +1,7 @@
-// A preload for cpu_torch_step.py: reports what PyTorch's CPU allocator gives and takes as its CUDA allocator does, through the
-// function that the shim hooks, as memory of device 0. Sizes are the C library's, which also knows them at the release. Counts
-// the ticks of the processor's counter that each report takes, in the caches as the step leaves them.
+// A preload for cpu_torch_step.py: reports what PyTorch's CPU allocator gives and takes as its CUDA allocator
+// does, through the function that the shim hooks, as memory of device 0. Sizes are the C library's, which
+// also knows them at the release. Counts the ticks of the processor's counter that each report takes, in the
+// caches as the step leaves them.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -20,7 +21,8 @@ extern Report shims_report __asm__(REPORT) __attribute__((weak));
 static Report* report;
 static int64_t allocated;
 
-// How many reports took so many ticks; longer ones were interrupted. Of one thread: the program has no other that allocates.
+// How many reports took so many ticks; longer ones were interrupted. Of one thread: the program has no other
+// that allocates.
 enum { kMostTicks = 8192 };
 static uint32_t ticks[2][kMostTicks];
 

@@ -30,10 +30,11 @@ constexpr bool kThreadSanitizer = true;
 constexpr bool kThreadSanitizer = false;
 #endif
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kUsualKills = 10;
+constexpr bool kSanitized = true;
 #else
-constexpr int kUsualKills = 40;
+constexpr bool kSanitized = false;
 #endif
+constexpr int kUsualKills = kSanitized ? 10 : 40;
 
 class Process {
  public:
@@ -298,8 +299,8 @@ TEST_F(ProcessTest, EventsAfterFinishAreAppended) {
 }
 
 TEST_F(ProcessTest, TenThousandShortLivedThreads) {
-  // ThreadSanitizer takes milliseconds for each.
-  const uint64_t threads = kThreadSanitizer ? 2000 : 10000;
+  // Sanitizers take milliseconds for each.
+  const uint64_t threads = kSanitized ? 2000 : 10000;
   Run({"short-lived", std::to_string(threads), "16"});
   const DecodedTrace trace = Decode();
   EXPECT_EQ(trace.events.size(), threads * 16);
