@@ -245,16 +245,16 @@ int ShortLived(char** arguments) {
 }
 
 pthread_key_t g_late_key;
+uintptr_t g_late_rounds;
 void RecordAtThreadEnd(void* value) {
   const auto round = reinterpret_cast<uintptr_t>(value);
   RecordWorkload(round, 0, 32);
   // Comes again, after the recorder's own destructor.
-  if (round < PTHREAD_DESTRUCTOR_ITERATIONS) {
-    pthread_setspecific(g_late_key, reinterpret_cast<void*>(round + 1));
-  }
+  if (round < g_late_rounds) pthread_setspecific(g_late_key, reinterpret_cast<void*>(round + 1));
 }
-// thread-end THREADS: events while thread-specific data is being destroyed, also after our own.
+// thread-end THREADS ROUNDS: events in so many rounds of destroying thread-specific data, also after our own.
 int ThreadEnd(char** arguments) {
+  g_late_rounds = Number(arguments, 1);
   pthread_key_create(&g_late_key, RecordAtThreadEnd);
   for (uint64_t t = 0; t < Number(arguments, 0); ++t) {
     std::thread thread([] {
