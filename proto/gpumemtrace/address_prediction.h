@@ -65,7 +65,7 @@ inline constexpr uint32_t kBins = 27 * 64;
 inline constexpr uint32_t kWalls = 1u << 12;
 inline constexpr uint32_t kMostSteps = 64;
 inline constexpr uint16_t kMostMistakes = 16;
-inline constexpr uint32_t kPatience = 64;
+inline constexpr uint32_t kPatience = 8;
 inline constexpr uint32_t kMostPatience = 1u << 20;
 // 2 MiB.
 inline constexpr uint64_t kSmallSegment = uint64_t{1} << (21 - kShift);
