@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, runs every test, and ends with one line "N passed, N failed, N skipped".
-#   scripts/test.sh           everything (20 minutes on 2 cores, from nothing, is the aim; 21 min 27 s were measured)
+#   scripts/test.sh           everything (20 minutes on 2 cores, from nothing, is the aim; 21 to 25 were measured)
 #   scripts/test.sh --quick   the release build and its tests only, for the hour of writing
 # Logs are under build/test-logs. A test counts once for each build that it runs in.
 set -uo pipefail
