@@ -98,6 +98,9 @@ def check(unit, folder):
 
 
 def main():
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
     if TIDY is None:
         sys.exit("tidy.py: clang-tidy is not installed (scripts/setup.sh installs it)")
     if not os.path.exists(DATABASE):

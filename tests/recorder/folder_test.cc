@@ -171,13 +171,9 @@ TEST_P(FolderTest, AccountsForEveryPacketAndEvent) {
   }
 }
 
-#if defined(__SANITIZE_THREAD__)
-// One thread, ten seconds each.
-INSTANTIATE_TEST_SUITE_P(Mixes, FolderTest, ::testing::Values(Mix::kUsual, Mix::kOnlyGrows));
-#else
+// One thread: ThreadSanitizer's build leaves them out (CMakeLists.txt).
 INSTANTIATE_TEST_SUITE_P(Mixes, FolderTest,
                          ::testing::Values(Mix::kUsual, Mix::kManySites, Mix::kNoMarks, Mix::kOnlyGrows));
-#endif
 
 // With the session's writer thread, and threads that make events as fast as they can.
 TEST(Folder, ThreadsOfAWholeProcessKeepTheBound) {
