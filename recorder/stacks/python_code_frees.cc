@@ -1,8 +1,7 @@
+// See python_code_frees.h.
 #include "recorder/stacks/python_code_frees.h"
 
 #include <dlfcn.h>
-
-#include "recorder/stacks/memory.h"
 
 namespace gpumemtrace::recorder::stacks {
 
@@ -12,7 +11,7 @@ namespace {
 
 using FreeFunction = void (*)(void* object);
 
-// tp_dealloc is the third word after the object's header and size (Include/cpython/object.h, 3.8 … 3.14).
+// tp_dealloc is the fourth word after the object's header and size (Include/cpython/object.h, 3.8 … 3.14).
 constexpr long kTypeDealloc = 48;
 constexpr long kFreeThreadedShift = 16;
 
