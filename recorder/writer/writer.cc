@@ -64,13 +64,14 @@ int Writer::Start(std::span<const uint8_t> header) {
 // --- collecting ---
 
 void Writer::BeginDrain() {
+  // First the numbers given out, then whose rings they can be in (a thread may come at this moment), then what
+  // each thread may still write below, then what it has written.
+  watermark_ = context_.next_sequence.load(std::memory_order_seq_cst);
   const uint32_t rings = context_.rings.size();
   while (states_.size() < rings) {
     void* memory = MapPages(sizeof(RingState));
     if (memory == nullptr || !states_.Push(new (memory) RingState)) break;
   }
-  // First the numbers given out, then what each thread may still write below, then what it has written.
-  watermark_ = context_.next_sequence.load(std::memory_order_seq_cst);
   for (uint32_t place = 0; place < states_.size(); ++place) {
     Ring& ring = context_.rings[place].ring;
     watermark_ = std::min(watermark_, ring.Pending().load(std::memory_order_seq_cst));

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <latch>
 #include <map>
 #include <random>
+#include <thread>
+#include <vector>
 
 #include "tests/recorder/support/writer_bench.h"
 
@@ -231,6 +235,39 @@ TEST(Writer, WaitsForNumbersThatWereGivenOut) {
   ASSERT_EQ(trace.events.size(), 2u);
   EXPECT_EQ(trace.events[0].tid, 1u);
   EXPECT_EQ(trace.events[1].tid, 2u);
+}
+
+// A thread gets its first ring while the writer looks which rings there are: either its number is not yet
+// among those that were given out, or its ring is among those that are looked at.
+TEST(Writer, OrdersFirstEventsOfThreadsThatComeMeanwhile) {
+  constexpr uint64_t kThreads = 64;
+  for (int round = 0; round < 20; ++round) {
+    WriterBench bench(recorder::RingPlace::kPrivate, recorder::SystemFileLayer(), uint64_t{16} << 10);
+    std::atomic<uint64_t> put{0};
+    std::latch begin(kThreads + 1);
+    std::latch end(1);
+    std::vector<std::thread> threads;
+    for (uint64_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&] {
+        begin.arrive_and_wait();
+        recorder::ThreadSlot* slot = bench.table->Acquire(recorder::sys::ThreadId());
+        slot->ring.Pending() = bench.next_sequence.load();
+        const uint64_t number = bench.next_sequence.fetch_add(1);
+        bench.Put(*slot, Block(recorder::EventKind::kBlockAllocate, number, number << 12, 512, 512), number);
+        slot->ring.Pending() = recorder::kNothingPending;
+        ++put;
+        end.wait();  // A thread that ended would leave its ring to the next one.
+      });
+    }
+    begin.arrive_and_wait();
+    while (put < kThreads) EXPECT_EQ(bench.writer->Drain(Writer::Order::kExact), 0);
+    end.count_down();
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(bench.writer->Drain(Writer::Order::kExact), 0);
+    const DecodedTrace trace = bench.Decode();
+    ASSERT_EQ(trace.events.size(), kThreads);
+    for (uint64_t i = 0; i < kThreads; ++i) ASSERT_EQ(trace.events[i].sequence, i + 1) << "round " << round;
+  }
 }
 
 // Within a ring, a nested event stands before the one that was numbered first.

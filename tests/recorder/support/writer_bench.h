@@ -152,7 +152,9 @@ class WriterBench {
       *word++ = optional[i];
     }
     slot.ring.Publish();
-    next_sequence = std::max(next_sequence.load(), event.sequence + 1);
+    uint64_t next = next_sequence.load();
+    while (next <= event.sequence && !next_sequence.compare_exchange_weak(next, event.sequence + 1)) {
+    }
     return true;
   }
 
