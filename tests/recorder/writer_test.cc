@@ -241,7 +241,7 @@ TEST(Writer, WaitsForNumbersThatWereGivenOut) {
 // among those that were given out, or its ring is among those that are looked at.
 TEST(Writer, OrdersFirstEventsOfThreadsThatComeMeanwhile) {
   constexpr uint64_t kThreads = 64;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 12; ++round) {
     WriterBench bench(recorder::RingPlace::kPrivate, recorder::SystemFileLayer(), uint64_t{16} << 10);
     std::atomic<uint64_t> put{0};
     std::latch begin(kThreads + 1);
