@@ -22,8 +22,19 @@ Sums AllDevices(const Ledger& ledger) {
   return sums;
 }
 
+// An address cannot be given out twice: what the trace holds at that place is then not the whole story.
+void ReusedText(const Anomalies& anomalies, TextWriter& out) {
+  if (anomalies.address_reused_while_live <= anomalies.late_frees) return;
+  const uint64_t missing = anomalies.address_reused_while_live - anomalies.late_frees;
+  out.Field("self-check",
+            out.Red(absl::StrCat(missing == 1 ? "1 address was" : FormatCount(missing) + " addresses were",
+                                 " given out again while live by this trace: a release was not seen, and"
+                                 " counts as made then")));
+}
+
 void SelfCheckText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Ledger& ledger = trace.ledger;
+  ReusedText(ledger.anomalies(), out);
   if (ledger.self_checks().empty()) {
     if (detail > 0) out.Field("self-check", "no allocator reported totals to check against");
     return;

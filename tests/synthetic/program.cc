@@ -156,6 +156,15 @@ Memory Program::Driver(Stack python, Stack native, Space space, uint64_t bytes, 
   return {birth, address, bytes, device_, false, space, site.api};
 }
 
+Memory Program::DriverInPlaceOf(const Memory& old, Stack native) {
+  const uint64_t next = next_address_;
+  next_address_ = old.address;
+  driver_bytes_[old.device] -= old.size;
+  const Memory memory = Driver(0, native, old.space, old.size);
+  next_address_ = next;
+  return memory;
+}
+
 Memory Program::Handle(Stack python, const std::string& api) {
   trace_.Advance(10);
   SiteSpec site;

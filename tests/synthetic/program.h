@@ -62,6 +62,8 @@ class Program {
   // A driver allocation by `library` (a module path), from Python or native code.
   Memory Driver(Stack python, Stack native, Space space, uint64_t bytes,
                 const std::string& api = "cudaMalloc");
+  // At the address of `old`, whose release the recorder did not see.
+  Memory DriverInPlaceOf(const Memory& old, Stack native);
   // A handle, e.g. of cublasCreate_v2.
   Memory Handle(Stack python, const std::string& api);
   void Free(const Memory& memory);

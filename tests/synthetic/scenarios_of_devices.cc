@@ -210,7 +210,7 @@ Truth NativeHealthy(Program& p, uint64_t seed) {
 }
 
 Truth NativeMisuse(Program& p, uint64_t seed) {
-  // Frees twice, frees what it never had, and frees on another device; nothing grows.
+  // Frees twice, frees what it never had, and frees on another device; one release is not seen. Nothing grows.
   const uint64_t steps = 20 + seed;
   for (uint64_t s = 0; s < steps; ++s) {
     p.OnDevice(0);
@@ -219,6 +219,10 @@ Truth NativeMisuse(Program& p, uint64_t seed) {
     p.Free(a);
     if (s == 5) p.FreeAddress(a.address, p.Native({0x100, 0x310}));
     if (s == 7) p.FreeAddress(0x1234000, p.Native({0x100, 0x320}));
+    if (s == 11) {
+      const Memory lost = p.Driver(0, p.Native({0x100, 0x230}), DEVICE, kMiB);
+      p.Free(p.DriverInPlaceOf(lost, p.Native({0x100, 0x230})));
+    }
     p.FreeOn(b, s % 10 == 9 ? 1 : 0, p.Native({0x100, 0x330}));
   }
   return {"clean", {}, 0, 0};
