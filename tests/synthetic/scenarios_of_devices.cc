@@ -210,7 +210,8 @@ Truth NativeHealthy(Program& p, uint64_t seed) {
 }
 
 Truth NativeMisuse(Program& p, uint64_t seed) {
-  // Frees twice, frees what it never had, and frees on another device; one release is not seen. Nothing grows.
+  // Frees twice, frees what it never had, and frees on another device; one release is not seen. Nothing
+  // grows.
   const uint64_t steps = 20 + seed;
   for (uint64_t s = 0; s < steps; ++s) {
     p.OnDevice(0);
