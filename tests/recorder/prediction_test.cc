@@ -62,13 +62,13 @@ class PlainPrediction {
         piece = {start, pieces_[before].size + growth, pieces_[before].pool, 0};
         Tear(start + pieces_[before].size);
         grows_.insert(piece.pool);
-        Remove(before);
+        if (piece.size <= prediction::kMostSize) Remove(before);
       } else {
         PutWall(start);
       }
       PutWall(start + piece.size);
-      const uint32_t made = Make(piece);
-      if (before != 0 && before == expected_) expected_ = made;
+      const uint32_t made = piece.size > prediction::kMostSize ? 0 : Make(piece);
+      if (before != 0 && before == expected_ && made != 0) expected_ = made;
     }
     const auto cut = [&](uint32_t id) {
       const Piece old = pieces_[id];
@@ -104,7 +104,7 @@ class PlainPrediction {
           left = id;
         }
       }
-      if (left != 0) {
+      if (left != 0 && pieces_[left].size + units <= prediction::kMostSize) {
         piece.start = pieces_[left].start;
         piece.size += pieces_[left].size;
         Remove(left);
@@ -112,7 +112,8 @@ class PlainPrediction {
     }
     if (!Wall(start + units, pool)) {
       const uint32_t right = At(start + units);
-      if (right != 0 && pieces_[right].pool == pool) {
+      if (right != 0 && pieces_[right].pool == pool &&
+          pieces_[right].size + piece.size <= prediction::kMostSize) {
         piece.size += pieces_[right].size;
         Remove(right);
       }
@@ -218,8 +219,9 @@ struct Predictor {
 };
 
 // `places`: how many addresses there are; few make blocks overlap, which no allocator does. `free`: pieces at
-// the beginning.
-void Compare(uint64_t seed, uint64_t places, int events, int free = 0) {
+// the beginning. `bits`: of the sizes. Of `wrong` addresses one is what neither way foresees.
+void Compare(uint64_t seed, uint64_t places, int events, int free = 0, uint64_t bits = 14,
+             uint64_t wrong = 8) {
   Predictor predictor;
   PlainPrediction plain;
   std::mt19937_64 random(seed);
@@ -243,15 +245,16 @@ void Compare(uint64_t seed, uint64_t places, int events, int free = 0) {
       plain.Freed(device, start, units);
       continue;
     }
-    const uint64_t units = 1 + below(uint64_t{1} << below(14));
+    const uint64_t units = 1 + below(uint64_t{1} << below(bits));
     const uint64_t predicted = predictor.value.Predict(device, 0, units * kUnit, last);
     ASSERT_EQ(predicted, plain.Predict(device, units, last)) << "event " << i;
     // Now one way is right more often, now the other.
     const uint64_t fit = plain.Fit(device, units);
     const bool as_before = (i / 500 % 2 == 0) == (below(4) == 0);
-    const uint64_t start = below(8) == 0 ? 4096 + below(places) : as_before || fit == 0 ? last : fit;
+    const uint64_t start = below(wrong) == 0 ? 4096 + below(places) : as_before || fit == 0 ? last : fit;
     last = start;
-    const uint64_t growth = below(16) == 0 ? 1 + below(8192) : 0;
+    const uint64_t growth =
+        below(2 * wrong) == 0 ? 1 + below(uint64_t{1} << std::max<uint64_t>(bits, 13)) : 0;
     predictor.value.Allocated(start, units * kUnit, growth * kUnit);
     plain.Allocated(start, units, growth);
     live.push_back({start, units});
@@ -263,6 +266,14 @@ TEST(AddressPrediction, IsAsDescribed) {
     Compare(seed, 2000, 4000);
     Compare(seed, uint64_t{1} << 40, 4000);
   }
+}
+
+TEST(AddressPrediction, IsAsDescribedWhereNearlyAllIsForeseen) {
+  for (uint64_t seed = 11; seed <= 14; ++seed) Compare(seed, uint64_t{1} << 40, 8000, 0, 12, 400);
+}
+
+TEST(AddressPrediction, IsAsDescribedForPiecesOfTheGreatestSizes) {
+  for (uint64_t seed = 21; seed <= 24; ++seed) Compare(seed, uint64_t{1} << 34, 4000, 0, 32, 100);
 }
 
 TEST(AddressPrediction, StaysAsDescribedWhenItIsFullAndLosesPatience) {
