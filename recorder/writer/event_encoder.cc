@@ -138,6 +138,8 @@ void EventEncoder::Begin(bool restart) {
     sites_since_restart_ = unpaired_ = 0;
     restart_index_ = next_index_;
     PreparePrediction();
+  } else if (predicts_addresses_) {
+    predicts_addresses_ = address_trial_.GoesOn();
   }
   count_ = 0;
   first_index_ = next_index_;
@@ -162,7 +164,7 @@ void EventEncoder::PreparePrediction() {
     address_tables_ = static_cast<address_prediction::Tables*>(MapPages(sizeof *address_tables_));
     addresses_.Use(address_tables_);
   }
-  predicts_addresses_ = addresses_.ready();
+  predicts_addresses_ = addresses_.ready() && address_trial_.Restart(next_index_);
   if (predicts_addresses_) addresses_.Restart(next_index_);
 }
 
@@ -270,7 +272,9 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
     const uint64_t address = event.address >> shift;
     const uint64_t expected_address =
         placed ? addresses_.Predict(event.device, lane, event.size, site.last_address) : site.last_address;
-    Put(kAddress, ZigZag(static_cast<int64_t>(address - expected_address)));
+    const uint64_t entry = ZigZag(static_cast<int64_t>(address - expected_address));
+    Put(kAddress, entry);
+    if (placed) address_trial_.Add(entry, ZigZag(static_cast<int64_t>(address - site.last_address)));
     site.last_address = address;
   }
   if (has_size) {

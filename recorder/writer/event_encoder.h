@@ -10,6 +10,7 @@
 #include "proto/gpumemtrace/ring_file.h"
 #include "recorder/memory/array.h"
 #include "recorder/memory/hash_index.h"
+#include "recorder/writer/address_trial.h"
 #include "recorder/writer/byte_buffer.h"
 #include "recorder/writer/compressor.h"
 #include "recorder/writer/dictionary.h"
@@ -156,6 +157,8 @@ class EventEncoder {
   address_prediction::Predictor addresses_;
   // Its tables.
   address_prediction::Tables* address_tables_ = nullptr;
+  // Whether they are worth it, and whether this packet has them.
+  AddressTrial address_trial_;
   bool predicts_addresses_ = false;
   uint32_t restarts_ = 0;
   bool restart_ = false;

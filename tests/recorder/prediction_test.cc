@@ -1,5 +1,5 @@
 // The prediction of addresses (address_prediction.h): against a second, plain implementation of what its head
-// says, and that it foresees what a best-fit allocator does.
+// says, and that it foresees what a best-fit allocator does; and when the writer leaves it out.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "proto/gpumemtrace/address_prediction.h"
+#include "recorder/writer/address_trial.h"
 
 namespace gpumemtrace {
 namespace {
@@ -384,6 +385,36 @@ TEST(AddressPrediction, GoesByTheSiteUnderAnAllocatorOfAnotherKind) {
       predictor.value.Freed(0, 0, 4096 + (site * 37 % 50) * 64, 8 * kUnit);
   }
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(AddressTrial, PausesLongerEachTimeThatLittleIsSaved) {
+  recorder::AddressTrial trial;
+  uint64_t index = 0;
+  const auto epoch = [&](uint64_t with, uint64_t without) {
+    const bool predicts = trial.Restart(index);
+    // Nothing came between.
+    EXPECT_EQ(trial.Restart(index), predicts);
+    for (uint32_t i = 0; i + 1 < recorder::AddressTrial::kEnough; ++i) trial.Add(with, without);
+    EXPECT_EQ(trial.GoesOn(), predicts);
+    trial.Add(with, without);
+    trial.GoesOn();
+    ++index;
+    return predicts;
+  };
+  // Restarts until it predicts.
+  const auto pause = [&] {
+    uint32_t restarts = 0;
+    while (!epoch(5, 5)) ++restarts;
+    return restarts;
+  };
+  EXPECT_TRUE(epoch(1, 1));
+  for (const uint32_t expected : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 64u}) EXPECT_EQ(pause(), expected);
+  // Once it is worth it, it stays, and what comes after begins anew.
+  while (!epoch(0, 1000)) {
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(epoch(0, 1000));
+  EXPECT_TRUE(epoch(1000, 0));
+  EXPECT_EQ(pause(), 1u);
 }
 
 }  // namespace

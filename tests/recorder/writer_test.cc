@@ -164,6 +164,70 @@ TEST(Writer, AddressesFollowFromWhatIsFree) {
   EXPECT_GT(trace.expected_addresses, kSteps * kBlocks * 97 / 100);
 }
 
+// Where each place has an address of its own, the prediction saves nothing and is left out; it comes back,
+// after a pause, when the addresses follow from what is free.
+TEST(Writer, AddressesArePredictedOnlyWhereThatSaves) {
+  WriterBench bench;
+  auto& slot = bench.NewThread(7, "main");
+  constexpr uint64_t kBlocks = 10;
+  std::mt19937_64 random(4);
+  uint64_t sequence = 0;
+  uint64_t allocated = 0;
+  std::vector<uint64_t> put;
+  const auto event = [&](recorder::EventKind kind, uint64_t address, uint64_t size) {
+    ++sequence;
+    allocated += kind == recorder::EventKind::kBlockAllocate ? size : 0 - size;
+    bench.Put(slot, Block(kind, sequence, address, size, allocated), sequence * 20'000);
+    put.push_back(address);
+  };
+  const auto step = [&](bool best_fit) {
+    const uint64_t length = best_fit ? 1 + random() % 60 : 1;
+    uint64_t address[kBlocks];
+    uint64_t next = 0x7f0000000000;
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      address[i] = best_fit ? next : 0x7f0000000000 + (i * 7 % kBlocks << 16);
+      event(recorder::EventKind::kBlockAllocate, address[i], (1 + i) * length * 512);
+      next += (1 + i) * length * 512;
+    }
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      event(recorder::EventKind::kBlockFree, address[i], (1 + i) * length * 512);
+    }
+  };
+  const uint64_t own_steps = recorder::AddressTrial::kEnough / kBlocks + 100;
+  for (uint64_t i = 0; i < own_steps; ++i) {
+    step(false);
+    if (i % 50 == 49) {
+      ASSERT_EQ(bench.writer->Drain(Writer::Order::kExact), 0);
+    }
+  }
+  const uint64_t own_events = sequence;
+  for (uint64_t i = 0; i < 3 * 128; ++i) {
+    step(true);
+    ASSERT_EQ(bench.writer->Drain(Writer::Order::kExact), 0);
+  }
+  ASSERT_EQ(bench.writer->Finish(), 0);
+  const DecodedTrace decoded = bench.Decode();
+  ASSERT_EQ(decoded.events.size(), put.size());
+  for (size_t i = 0; i < put.size(); ++i) ASSERT_EQ(decoded.events[i].address, put[i]) << i;
+
+  Trace trace;
+  ASSERT_TRUE(trace.ParseFromString(ReadFileBytes(bench.path)));
+  std::vector<bool> restarts;
+  bool before = false;
+  bool last_of_own = true;
+  for (const Packet& packet : trace.packet()) {
+    if (!packet.content().has_events()) continue;
+    const Events& events = packet.content().events();
+    // Whoever predicts has done so since the restart.
+    EXPECT_TRUE(events.restart() || before || !events.addresses_predicted());
+    before = events.addresses_predicted();
+    if (events.restart()) restarts.push_back(before);
+    if (events.first_index() < own_events) last_of_own = before;
+  }
+  EXPECT_FALSE(last_of_own);
+  EXPECT_EQ(restarts, (std::vector<bool>{true, false, true, true}));
+}
+
 // A free is numbered before the call and recorded after it; meanwhile another thread gets the address.
 TEST(Writer, LateFreeEndsTheOlderObject) {
   WriterBench bench;
