@@ -56,7 +56,7 @@ bool EventReader::Next(Read* read) {
   if (site == nullptr) return Fail();
   *read = {};
   read->site = site;
-  const uint8_t kind = read->kind = places_.KeyOf(site->place).kind;
+  const uint8_t kind = read->kind = places_.KindOf(site->place);
   FoldEvent& event = read->event;
   event.site = static_cast<uint32_t>(id);
   event.index = index_ += 1 + Get(kIndex);
@@ -64,7 +64,7 @@ bool EventReader::Next(Read* read) {
   event.time = time_ += static_cast<uint64_t>(step) * time_step_;
   event.sequence = sequence_ += GetSigned(kSequence) + 1;
   event.birth = kNoBirth;
-  event.size = site->size;
+  event.size = sites_.SizeOf(*site);
   const bool has_live = columns::HasLive(kind);
   uint64_t distance = 0;
   if (has_live) distance = predicted_ ? GetSigned(kLive) + expected.distance : Get(kLive);
@@ -80,14 +80,14 @@ bool EventReader::Next(Read* read) {
   const bool has_address = columns::HasAddress(kind) || (has_live && distance == 0);
   const bool has_size = site->size_varies || (kind == columns::kBlockFree && distance == 0);
   const bool has_totals = columns::HasTotals(kind);
-  const int32_t device = places_.KeyOf(site->place).device;
+  const int32_t device = places_.DeviceOf(site->place);
   if (addresses_predicted_ && kind == columns::kBlockFree && read->birth != nullptr &&
       addresses_.Knows(event.birth) && address_prediction::Follows(site->shift, event.address, event.size)) {
     addresses_.Freed(device, site->lane, event.address >> address_prediction::kShift, event.size);
   }
   bool placed = false;
   if (has_address || has_size || !has_totals) {
-    LastValues::Slot* last = last_.Of(event.site, &site->last);
+    LastValues::Slot* last = last_.Of(event.site, site);
     if (last == nullptr) return Fail();
     if (has_size || !has_totals) {
       LastValues::More* more = last_.MoreOf(last);
@@ -112,7 +112,7 @@ bool EventReader::Next(Read* read) {
 bool EventReader::ReadTotals(Read* read, bool placed) {
   FoldEvent& event = read->event;
   const FoldSite& site = *read->site;
-  Device* device = DeviceOf(places_.KeyOf(site.place).device);
+  Device* device = DeviceOf(places_.DeviceOf(site.place));
   if (device == nullptr) return Fail();
   if (device->epoch != epoch_) {
     device->epoch = epoch_;

@@ -212,7 +212,7 @@ int Folder::CopyStretch(const Step& step, size_t group) {
     if (!new_groups_.Push(copy)) return -ENOMEM;
   }
   for (uint64_t at = step.begin; at < step.end;) {
-    const auto want = static_cast<size_t>(std::min<uint64_t>(step.end - at, kMostPacket));
+    const auto want = static_cast<size_t>(std::min<uint64_t>(step.end - at, kReadAhead));
     packet_.Resize(want);
     if (packet_.failed()) return -ENOMEM;
     const int64_t got = from_->ReadAt(at, {packet_.data(), want});

@@ -37,25 +37,25 @@ void KeptEvents::Compact() {
     const FoldSite& site = sites_[one.site];
     const uint64_t index = one.index;
     events_[out++] = one;
-    if (!columns::BeginsObject(places_.KeyOf(site.place).kind) || site.failed) continue;
+    if (!columns::BeginsObject(places_.KindOf(site.place)) || site.failed) continue;
     if (LiveBirth* birth = live_.Find(index)) birth->kept = static_cast<uint32_t>(out) & 0x7fffffffu;
   }
   events_.Shrink(out);
   dropped_ = 0;
 }
 
-bool KeptEvents::PutTotals(const FoldEvent& event, const Places::Key& place) {
+bool KeptEvents::PutTotals(const FoldEvent& event, uint8_t kind, int16_t device) {
   Totals* totals = nullptr;
   for (Totals& other : totals_) {
-    if (other.device == place.device) totals = &other;
+    if (other.device == device) totals = &other;
   }
   if (totals == nullptr) {
-    if (!totals_.Push({place.device, 0, 0})) return false;
+    if (!totals_.Push({device, 0, 0})) return false;
     totals = &totals_.back();
   }
-  const uint64_t change = place.kind == columns::kBlockAllocate ? event.size
-                          : place.kind == columns::kBlockFree   ? 0 - event.size
-                                                                : 0;
+  const uint64_t change = kind == columns::kBlockAllocate ? event.size
+                          : kind == columns::kBlockFree   ? 0 - event.size
+                                                          : 0;
   PutNumber(kAllocated, ZigZag(static_cast<int64_t>(event.argument[0] - (totals->allocated + change))));
   PutNumber(kReserved, ZigZag(static_cast<int64_t>(event.argument[1] - totals->reserved)));
   totals->allocated = event.argument[0];
@@ -65,12 +65,12 @@ bool KeptEvents::PutTotals(const FoldEvent& event, const Places::Key& place) {
 
 bool KeptEvents::Put(const FoldEvent& event) {
   FoldSite& site = sites_[event.site];
-  const Places::Key place = places_.KeyOf(site.place);
-  const bool has_live = columns::HasLive(place.kind);
+  const uint8_t kind = places_.KindOf(site.place);
+  const bool has_live = columns::HasLive(kind);
   const bool known = event.birth != kNoBirth;
-  const bool has_size = site.size_varies || (place.kind == columns::kBlockFree && !known);
-  const bool has_totals = columns::HasTotals(place.kind);
-  LastValues::Slot* last = last_.Of(event.site, &site.last);
+  const bool has_size = site.size_varies || (kind == columns::kBlockFree && !known);
+  const bool has_totals = columns::HasTotals(kind);
+  LastValues::Slot* last = last_.Of(event.site, &site);
   if (last == nullptr) return false;
   LastValues::More* more = has_size || !has_totals ? last_.MoreOf(last) : nullptr;
   if (more == nullptr && (has_size || !has_totals)) return false;
@@ -83,7 +83,7 @@ bool KeptEvents::Put(const FoldEvent& event) {
   time_ = event.time;
   sequence_ = event.sequence;
   if (has_live) PutNumber(kLive, known ? event.index - event.birth : 0);
-  if (columns::HasAddress(place.kind) || (has_live && !known)) {
+  if (columns::HasAddress(kind) || (has_live && !known)) {
     const uint64_t address = event.address >> site.shift;
     PutNumber(kAddress, ZigZag(static_cast<int64_t>(address - last->address)));
     last->address = address;
@@ -92,7 +92,7 @@ bool KeptEvents::Put(const FoldEvent& event) {
     PutNumber(kSize, ZigZag(static_cast<int64_t>(event.size - more->size)));
     more->size = event.size;
   }
-  if (has_totals) return PutTotals(event, place);
+  if (has_totals) return PutTotals(event, kind, places_.DeviceOf(site.place));
   for (unsigned i = 0; i < 2; ++i) {
     PutNumber(i == 0 ? kArgument0 : kArgument1,
               ZigZag(static_cast<int64_t>(event.argument[i] - more->argument[i])));

@@ -56,7 +56,7 @@ class KeptEvents {
   };
 
   bool Put(const FoldEvent& event);
-  bool PutTotals(const FoldEvent& event, const Places::Key& place);
+  bool PutTotals(const FoldEvent& event, uint8_t kind, int16_t device);
   void PutNumber(uint32_t column, uint64_t value) {
     const size_t before = columns_[column].size();
     columns_[column].Varint(value);

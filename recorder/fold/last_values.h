@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "recorder/fold/sites.h"
 #include "recorder/memory/array.h"
 
 namespace gpumemtrace::recorder {
@@ -31,12 +32,12 @@ class LastValues {
   // Who began with this number may go on only while it is the same.
   uint64_t restarts() const { return restarts_; }
 
-  // `*place` belongs to the site and to nobody else; any value will do at first. Null: no memory. Valid until
-  // the next call.
-  Slot* Of(uint32_t site, uint32_t* place) {
-    if (*place < slots_.size() && slots_[*place].site == site) return &slots_[*place];
-    if (!slots_.Push({site, 0, 0})) return nullptr;
-    *place = static_cast<uint32_t>(slots_.size() - 1);
+  // Remembers in the site where they are. Null: no memory. Valid until the next call.
+  Slot* Of(uint32_t id, FoldSite* site) {
+    const uint32_t place = site->last;
+    if (place < slots_.size() && slots_[place].site == id) return &slots_[place];
+    if (slots_.size() == kMostSlots || !slots_.Push({id, 0, 0})) return nullptr;
+    site->last = (slots_.size() - 1) & (kMostSlots - 1);
     return &slots_.back();
   }
   More* MoreOf(Slot* slot) {
@@ -48,6 +49,9 @@ class LastValues {
   }
 
  private:
+  // What FoldSite::last can count; a writer begins its predictors anew after some ten thousand sites.
+  static constexpr uint32_t kMostSlots = uint32_t{1} << 24;
+
   Array<Slot> slots_;
   Array<More> more_;
   uint64_t restarts_ = 0;

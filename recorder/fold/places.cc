@@ -25,28 +25,44 @@ const char* Chars(const ByteBuffer& buffer) {
 
 }  // namespace
 
-uint64_t Places::HashOf(const Key& key) {
-  const uint64_t rest = uint64_t{key.kind} << 56 | uint64_t{key.space} << 48 |
-                        uint64_t{static_cast<uint16_t>(key.device)} << 32 | key.api;
-  const uint64_t stacks = uint64_t{key.native_stack} << 32 | key.python_stack;
-  return Combine(Combine(Mix(stacks), key.forward_stack), rest);
+uint64_t Places::HashOf(const Stacks& stacks, uint32_t call) {
+  return Combine(Mix(uint64_t{stacks.native} << 32 | stacks.python), uint64_t{stacks.forward} << 32 | call);
+}
+
+Places::Stacks Places::StacksOf(const Place& place) const {
+  if ((place.stacks & kWide) != 0) return wide_[place.stacks - kWide];
+  constexpr uint32_t kMask = (uint32_t{1} << kStackBits) - 1;
+  return {static_cast<uint32_t>(place.stacks >> 2 * kStackBits),
+          static_cast<uint32_t>(place.stacks >> kStackBits) & kMask,
+          static_cast<uint32_t>(place.stacks) & kMask};
 }
 
 uint32_t Places::Number(const Key& key, uint32_t site) {
-  const uint64_t hash = HashOf(key);
-  const uint32_t found = index_.Find(hash, [&](uint32_t candidate) { return KeyOf(candidate) == key; });
-  if (found != 0) return found;
   const uint32_t call = CallOf(key);
   if (call == kMostCalls) return 0;
+  const Stacks stacks{key.native_stack, key.python_stack, key.forward_stack};
+  const uint64_t hash = HashOf(stacks, call);
+  const uint32_t found = index_.Find(hash, [&](uint32_t candidate) {
+    const Place& place = places_[candidate - 1];
+    return place.call == call && StacksOf(place) == stacks;
+  });
+  if (found != 0) return found;
   Place place{};
-  place.native_stack = key.native_stack;
-  place.python_stack = key.python_stack;
-  place.forward_stack = key.forward_stack;
+  if ((stacks.native | stacks.python | stacks.forward) >> kStackBits == 0) {
+    place.stacks = (uint64_t{stacks.native} << kStackBits | stacks.python) << kStackBits | stacks.forward;
+  } else {
+    place.stacks = kWide + wide_.size();
+    if (!wide_.Push(stacks)) return 0;
+  }
   place.site = site;
   place.call = call & (kMostCalls - 1);
   if (places_.size() == kMostPlaces || !places_.Push(place)) return 0;
   const auto number = static_cast<uint32_t>(places_.size());
-  if (!index_.Insert(hash, number, [&](uint32_t old) { return HashOf(KeyOf(old)); })) return 0;
+  const auto hash_of = [&](uint32_t old) {
+    const Place& one = places_[old - 1];
+    return HashOf(StacksOf(one), one.call);
+  };
+  if (!index_.Insert(hash, number, hash_of)) return 0;
   return number;
 }
 
@@ -90,6 +106,22 @@ Places::Figures* Places::Touch(uint32_t number) {
   return &figures_[place.figures - 1];
 }
 
+bool Places::SetAlive(Place* place, uint32_t count, uint64_t bytes) {
+  place->count = count;
+  if ((place->size & kAside) != 0) {
+    bytes_[place->size - kAside] = bytes;
+    return true;
+  }
+  if (uint64_t{place->size} * count == bytes) return true;
+  if (count != 0 && bytes % count == 0 && bytes / count < kAside) {
+    place->size = static_cast<uint32_t>(bytes / count);
+    return true;
+  }
+  if (bytes_.size() == kAside || !bytes_.Push(bytes)) return false;
+  place->size = kAside + static_cast<uint32_t>(bytes_.size() - 1);
+  return true;
+}
+
 Places::More Places::Whole(const Figures& figures) const {
   if (figures.uneven != 0) return more_[figures.size - 1];
   const Place& place = places_[figures.place - 1];
@@ -97,8 +129,9 @@ Places::More Places::Whole(const Figures& figures) const {
   More whole{};
   whole.births = figures.births;
   whole.born_bytes = figures.births * size;
-  whole.least_bytes = place.bytes - size * (place.count - figures.least_count);
-  whole.most_bytes = place.bytes + size * (figures.most_count - place.count);
+  const uint64_t bytes = BytesOf(place);
+  whole.least_bytes = bytes - size * (place.count - figures.least_count);
+  whole.most_bytes = bytes + size * (figures.most_count - place.count);
   if (figures.last_birth != 0) whole.last_birth = first_index_ + figures.last_birth - 1;
   return whole;
 }
@@ -124,21 +157,22 @@ bool Places::Born(uint32_t number, uint64_t size, uint64_t index, uint64_t time)
   Figures* figures = Touch(number);
   if (figures == nullptr) return false;
   Place& place = places_[number - 1];
+  const uint64_t bytes = BytesOf(place) + size;
   const uint64_t distance = index - first_index_;
   if (Even(*figures, size) && figures->births < ~uint32_t{0} && distance < ~uint32_t{0}) {
     figures->size = static_cast<uint32_t>(size);
     ++figures->births;
     figures->last_birth = static_cast<uint32_t>(distance + 1);
-    place.bytes += size;
   } else {
     More more = Whole(*figures);
     ++more.births;
     more.born_bytes += size;
     more.last_birth = index;
-    more.most_bytes = std::max(more.most_bytes, place.bytes += size);
+    more.most_bytes = std::max(more.most_bytes, bytes);
     if (!Keep(figures, more)) return false;
   }
-  figures->most_count = std::max(figures->most_count, ++place.count);
+  if (!SetAlive(&place, place.count + 1, bytes)) return false;
+  figures->most_count = std::max(figures->most_count, place.count);
   Book* found = BookOf(place);
   if (found == nullptr) return true;
   Book& book = *found;
@@ -156,15 +190,16 @@ bool Places::Died(uint32_t number, uint64_t size) {
   Figures* figures = Touch(number);
   if (figures == nullptr) return false;
   Place& place = places_[number - 1];
+  const uint64_t bytes = BytesOf(place) - size;
   if (Even(*figures, size)) {
     figures->size = static_cast<uint32_t>(size);
-    place.bytes -= size;
   } else {
     More more = Whole(*figures);
-    more.least_bytes = std::min(more.least_bytes, place.bytes -= size);
+    more.least_bytes = std::min(more.least_bytes, bytes);
     if (!Keep(figures, more)) return false;
   }
-  figures->least_count = std::min(figures->least_count, --place.count);
+  if (!SetAlive(&place, place.count - 1, bytes)) return false;
+  figures->least_count = std::min(figures->least_count, place.count);
   Book* found = BookOf(place);
   if (found == nullptr) return true;
   Book& book = *found;
@@ -197,8 +232,7 @@ bool Places::AddFigures(uint32_t number, const PlaceFigures& added) {
   if (added.last_birth != 0) more.last_birth = added.last_birth;
   const auto least = static_cast<uint32_t>(std::min<uint64_t>(figures->least_count, added.least_count));
   const auto most = static_cast<uint32_t>(std::max<uint64_t>(figures->most_count, added.most_count));
-  place.count = static_cast<uint32_t>(added.count);
-  place.bytes = added.bytes;
+  if (!SetAlive(&place, static_cast<uint32_t>(added.count), added.bytes)) return false;
 
   // Whether counts and one size say the same.
   Figures even{};
@@ -268,7 +302,7 @@ bool Places::AppendStacks(size_t* from, size_t most, uint64_t last_index, ByteBu
   list(fields::kFoldedStacksLeastBytes, [&](const Figures& one) { return Whole(one).least_bytes; });
   list(fields::kFoldedStacksMostBytes, [&](const Figures& one) { return Whole(one).most_bytes; });
   list(fields::kFoldedStacksCount, [&](const Figures& one) -> uint64_t { return place_of(one).count; });
-  list(fields::kFoldedStacksBytes, [&](const Figures& one) { return place_of(one).bytes; });
+  list(fields::kFoldedStacksBytes, [&](const Figures& one) { return BytesOf(place_of(one)); });
   list(fields::kFoldedStacksLastBirth, [&](const Figures& one) {
     const More whole = Whole(one);
     return whole.births == 0 ? 0 : last_index + 1 - whole.last_birth;

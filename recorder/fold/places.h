@@ -49,12 +49,8 @@ class Places {
   // Number of the place, from 1 on; `site` stands for it in the trace when it is new. 0: no memory, or more
   // places than could be counted.
   uint32_t Number(const Key& key, uint32_t site);
-  Key KeyOf(uint32_t place) const {
-    const Place& one = places_[place - 1];
-    const Call& call = calls_[one.call];
-    return {one.native_stack, one.python_stack, one.forward_stack, call.api,
-            call.kind,        call.space,       call.device};
-  }
+  uint8_t KindOf(uint32_t place) const { return calls_[places_[place - 1].call].kind; }
+  int16_t DeviceOf(uint32_t place) const { return calls_[places_[place - 1].call].device; }
 
   // The window begins not later than at this event; only the first call counts.
   void BeginAt(uint64_t index) {
@@ -84,21 +80,28 @@ class Places {
   void Next();
 
  private:
+  // Ids of stack nodes.
+  struct Stacks {
+    uint32_t native;
+    uint32_t python;
+    uint32_t forward;
+
+    bool operator==(const Stacks&) const = default;
+  };
   // So small because there may be hundreds of thousands.
   struct Place {
-    uint32_t native_stack;
-    uint32_t python_stack;
-    uint32_t forward_stack;
+    // All three in kStackBits each; or kWide, and their place in wide_.
+    uint64_t stacks;
     uint32_t site;
-    // Alive.
-    uint32_t count;
     // Place in figures_ + 1; 0 = nothing happened in this window.
     uint32_t figures : 20;
     // Place in calls_.
     uint32_t call : 12;
-    uint64_t bytes;
+    // Alive now, and bytes of each; or kAside, and the place of the bytes of all in bytes_.
+    uint32_t count;
+    uint32_t size;
   };
-  static_assert(sizeof(Place) == 32);
+  static_assert(sizeof(Place) == 24);
   // In what few places differ.
   struct Call {
     uint32_t api;
@@ -145,7 +148,17 @@ class Places {
     uint64_t peak_time;
     uint64_t least;
   };
-  static uint64_t HashOf(const Key& key);
+  static constexpr unsigned kStackBits = 21;
+  static constexpr uint64_t kWide = uint64_t{1} << 63;
+  static constexpr uint32_t kAside = uint32_t{1} << 31;
+
+  static uint64_t HashOf(const Stacks& stacks, uint32_t call);
+  Stacks StacksOf(const Place& place) const;
+  uint64_t BytesOf(const Place& place) const {
+    return (place.size & kAside) != 0 ? bytes_[place.size - kAside] : uint64_t{place.size} * place.count;
+  }
+  // So many are alive now, of so many bytes in all. False: no memory.
+  bool SetAlive(Place* place, uint32_t count, uint64_t bytes);
   // Its place in calls_; kMostCalls: no memory, or too many.
   uint32_t CallOf(const Key& key);
   uint32_t BookOf(int32_t device, bool blocks);
@@ -166,6 +179,9 @@ class Places {
   static void Touch(Book& book);
 
   Array<Place> places_;
+  // Of the few whose stacks have greater ids, or whose objects differ in size.
+  Array<Stacks> wide_;
+  Array<uint64_t> bytes_;
   Array<Call> calls_;
   HashIndex index_;
   Array<Figures> figures_;

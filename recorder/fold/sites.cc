@@ -1,5 +1,7 @@
 #include "recorder/fold/sites.h"
 
+#include <algorithm>
+
 #include "proto/gpumemtrace/address_prediction.h"
 #include "proto/gpumemtrace/event_columns.h"
 #include "recorder/event.h"
@@ -26,6 +28,7 @@ bool FoldSites::Define(std::span<const uint8_t> message, Places& places, bool* i
   FoldSite site{};
   Places::Key key{};
   uint64_t id = 0;
+  uint64_t size = 0;
   FieldReader reader(message);
   Field field;
   while (reader.Next(&field)) {
@@ -48,7 +51,7 @@ bool FoldSites::Define(std::span<const uint8_t> message, Places& places, bool* i
         break;
       case fields::kSiteSize:
         // Only a call that failed asked for more.
-        site.size = field.value >> 56 != 0 ? kMostSize : field.value & kMostSize;
+        size = std::min(field.value, kMostSize);
         break;
       case fields::kSiteStream:
         site.lane = address_prediction::LaneOf(field.value);
@@ -85,6 +88,12 @@ bool FoldSites::Define(std::span<const uint8_t> message, Places& places, bool* i
   const uint32_t place = places.Number(key, static_cast<uint32_t>(id));
   if (place == 0) return false;
   site.place = place & Places::kMostPlaces;
+  site.size = static_cast<uint32_t>(size);
+  if (size != site.size) {
+    site.large = 1;
+    site.size = static_cast<uint32_t>(large_.size());
+    if (!large_.Push(size)) return false;
+  }
   site.counted = Folds(key.kind);
   sites_[id] = site;
   return true;

@@ -9,6 +9,12 @@ namespace {
 
 constexpr uint32_t kPythonFrame = 1u << 31;
 constexpr uint32_t kEntryFrame = 1u << 30;
+// Packed frames: the highest bits tell what they are. Then a native one has 14 bits of module and 48 of
+// address; a Python one its entry bit, 29 bits of code and 32 of instruction.
+constexpr uint64_t kWide = uint64_t{1} << 63;
+constexpr uint64_t kPackedPython = uint64_t{1} << 62;
+constexpr uint64_t kPackedEntry = uint64_t{1} << 61;
+constexpr unsigned kAddressBits = 48;
 
 uint64_t HashBytes(const void* data, size_t bytes) {
   const auto* p = static_cast<const unsigned char*>(data);
@@ -135,16 +141,41 @@ bool Dictionary::DefineCode(const ring_file::CodeRecord& record) {
   return true;
 }
 
+uint64_t Dictionary::Pack(const FrameEntry& frame) {
+  if ((frame.owner & kPythonFrame) != 0) {
+    if (frame.where >= kPackedEntry) return 0;
+    return frame.where | kPackedPython | ((frame.owner & kEntryFrame) != 0 ? kPackedEntry : 0);
+  }
+  if (frame.where >> kAddressBits != 0 || frame.owner >> (62 - kAddressBits) != 0) return 0;
+  return uint64_t{frame.owner} << kAddressBits | frame.where;
+}
+
+Dictionary::FrameEntry Dictionary::Unpack(uint64_t packed) const {
+  if ((packed & kWide) != 0) return wide_frames_[packed - kWide];
+  if ((packed & kPackedPython) != 0) {
+    return {packed & (kPackedEntry - 1), kPythonFrame | ((packed & kPackedEntry) != 0 ? kEntryFrame : 0)};
+  }
+  return {packed & ((uint64_t{1} << kAddressBits) - 1), static_cast<uint32_t>(packed >> kAddressBits)};
+}
+
 uint32_t Dictionary::Frame(const FrameEntry& frame) {
   const uint64_t hash = HashFrame(frame.where, frame.owner);
+  uint64_t packed = Pack(frame);
   uint32_t id = frame_index_.Find(hash, [&](uint32_t candidate) {
-    return frames_[candidate - 1].where == frame.where && frames_[candidate - 1].owner == frame.owner;
+    const uint64_t other = frames_[candidate - 1];
+    return packed != 0 ? other == packed : Unpack(other) == frame;
   });
   if (id != 0) return id;
-  if (!frames_.Push(frame)) return 0;
+  if (packed == 0) {
+    packed = kWide + wide_frames_.size();
+    if (!wide_frames_.Push(frame)) return 0;
+  }
+  if (!frames_.Push(packed)) return 0;
   id = static_cast<uint32_t>(frames_.size());
-  frame_index_.Insert(
-      hash, id, [&](uint32_t old) { return HashFrame(frames_[old - 1].where, frames_[old - 1].owner); });
+  frame_index_.Insert(hash, id, [&](uint32_t old) {
+    const FrameEntry other = Unpack(frames_[old - 1]);
+    return HashFrame(other.where, other.owner);
+  });
 
   message_.Clear();
   ProtoWriter message(message_);
@@ -196,7 +227,7 @@ bool Dictionary::DefineStack(const ring_file::StackRecord& record, const ModuleV
         module_id = view[m - 1];
       }
     }
-    const uint32_t frame = Frame({module == nullptr ? address : address - module->load_bias, module_id, 0});
+    const uint32_t frame = Frame({module == nullptr ? address : address - module->load_bias, module_id});
     ids.native = frame == 0 ? 0 : Node(ids.native, frame);
     if (ids.native == 0) return false;
   }
@@ -205,7 +236,7 @@ bool Dictionary::DefineStack(const ring_file::StackRecord& record, const ModuleV
     const uint32_t code =
         code_index_.Find(from.code, [&](uint32_t id) { return codes_[id - 1] == from.code; });
     const uint32_t owner = kPythonFrame | (from.entry != 0 ? kEntryFrame : 0);
-    const uint32_t frame = Frame({uint64_t{code} << 32 | static_cast<uint32_t>(from.instruction), owner, 0});
+    const uint32_t frame = Frame({uint64_t{code} << 32 | static_cast<uint32_t>(from.instruction), owner});
     ids.python = frame == 0 ? 0 : Node(ids.python, frame);
     if (ids.python == 0) return false;
   }
@@ -267,9 +298,12 @@ void Dictionary::AppendPending(ByteBuffer& definitions, ByteBuffer& names) {
 }
 
 void Dictionary::ClearPending() {
-  pending_.Clear();
-  pending_.Trim(size_t{1} << 20);
-  pending_sites_.Clear();
+  // Most definitions come early, and many at once.
+  constexpr size_t kLittle = size_t{64} << 10;
+  for (ByteBuffer* buffer : {&pending_, &pending_sites_, &message_}) {
+    buffer->Clear();
+    buffer->Trim(kLittle);
+  }
   first_pending_node_ = nodes_.size();
   first_pending_stack_ = stacks_.size();
 }

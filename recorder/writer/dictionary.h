@@ -62,7 +62,8 @@ class Dictionary {
     uint64_t where;
     // Native: module id. Python: 1 << 31, and the entry bit 1 << 30.
     uint32_t owner;
-    uint32_t reserved;
+
+    bool operator==(const FrameEntry&) const = default;
   };
   struct NodeEntry {
     uint32_t parent;
@@ -74,6 +75,9 @@ class Dictionary {
   };
 
   uint32_t Frame(const FrameEntry& frame);
+  // In one word; 0: it does not fit.
+  static uint64_t Pack(const FrameEntry& frame);
+  FrameEntry Unpack(uint64_t packed) const;
   uint32_t Node(uint32_t parent, uint32_t frame);
   void AddMessage(uint32_t field, const ByteBuffer& message);
 
@@ -83,7 +87,9 @@ class Dictionary {
   Array<ModuleEntry> modules_;
   Array<uint64_t> codes_;
   HashIndex code_index_;
-  Array<FrameEntry> frames_;
+  // Packed; or kWide, and their place in wide_frames_.
+  Array<uint64_t> frames_;
+  Array<FrameEntry> wide_frames_;
   HashIndex frame_index_;
   Array<NodeEntry> nodes_;
   HashIndex node_index_;

@@ -29,6 +29,8 @@ constexpr uint32_t kMostEvents = 1u << 16;
 // Definitions longer than this are compressed.
 constexpr size_t kCompressDefinitions = 1024;
 constexpr uint32_t kPacketsPerRestart = 128;
+// Memory of a buffer that goes on from packet to packet.
+constexpr size_t kLittleHeld = size_t{64} << 10;
 constexpr uint64_t kStatisticsPeriodNs = 1'000'000'000;
 
 const char* ErrorText(int error, char (&buffer)[64]) {
@@ -64,8 +66,8 @@ int Writer::Start(std::span<const uint8_t> header) {
 // --- collecting ---
 
 void Writer::BeginDrain() {
-  // First the numbers given out, then whose rings they can be in (a thread may come at this moment), then what
-  // each thread may still write below, then what it has written.
+  // First the numbers given out, then whose rings they can be in (a thread may come at this moment), then
+  // what each thread may still write below, then what it has written.
   watermark_ = context_.next_sequence.load(std::memory_order_seq_cst);
   const uint32_t rings = context_.rings.size();
   while (states_.size() < rings) {
@@ -552,11 +554,11 @@ int Writer::WritePacket() {
     restart_next_ = false;
   }
   gap_events_ = 0;
-  definitions_.Clear();
-  names_.Clear();
-  marks_.Clear();
-  others_.Clear();
-  others_.Trim(size_t{1} << 20);
+  // Large packets are rare: what they took is not kept.
+  for (ByteBuffer* buffer : {&definitions_, &names_, &marks_, &others_, &content_, &packet_, &compressed_}) {
+    buffer->Clear();
+    buffer->Trim(kLittleHeld);
+  }
   for (RingState* state : states_) state->written = state->position;
   Settle();
   return 0;

@@ -1,21 +1,27 @@
 // Small parts of the recorder: checksums, tables, options, names of files.
 #include <gtest/gtest.h>
+#include <string.h>
 
 #include <algorithm>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "proto/gpumemtrace/options.h"
 #include "recorder/file/crc32c.h"
 #include "recorder/file/output_path.h"
+#include "recorder/fold/field_reader.h"
 #include "recorder/fold/live_births.h"
 #include "recorder/memory/array.h"
 #include "recorder/memory/hash_index.h"
 #include "recorder/options.h"
 #include "recorder/process_facts.h"
 #include "recorder/writer/compressor.h"
+#include "recorder/writer/dictionary.h"
+#include "recorder/writer/fields.h"
 #include "recorder/writer/live_table.h"
 #include "recorder/writer/size_counts.h"
 #include "tests/recorder/support/trace_decoder.h"
@@ -90,6 +96,72 @@ TEST(LiveTable, AgreesWithAMap) {
   for (const auto& [key, object] : expected) {
     recorder::LiveObject taken;
     ASSERT_EQ(table.Take(key.first, key.second, ~uint64_t{0}, &taken), object.index < from);
+  }
+}
+
+// Native frames are kept in one word each, unless their address is too great for it.
+TEST(Dictionary, TellsFramesOfAnyAddressApart) {
+  recorder::Dictionary dictionary;
+  const std::vector<uint64_t> addresses = {0x1000,
+                                           (uint64_t{1} << 48) - 1,
+                                           uint64_t{1} << 48,
+                                           (uint64_t{1} << 48) + 0x1000,
+                                           uint64_t{1} << 62 | 0x1000,
+                                           uint64_t{1} << 63 | 0x1000,
+                                           0xffffffffff600000,
+                                           ~uint64_t{0},
+                                           0};
+  std::vector<recorder::StackIds> ids;
+  for (int round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      // And one Python frame.
+      alignas(8) uint8_t bytes[sizeof(ring_file::StackRecord) + 8 + sizeof(ring_file::PythonFrame)] = {};
+      auto* record = reinterpret_cast<ring_file::StackRecord*>(bytes);
+      record->number = 1 + i + 100 * static_cast<uint64_t>(round);
+      record->native_count = record->python_count = 1;
+      memcpy(record + 1, &addresses[i], 8);
+      const ring_file::PythonFrame python{0, static_cast<int32_t>(i) - 1, static_cast<uint32_t>(i % 2)};
+      memcpy(bytes + sizeof *record + 8, &python, sizeof python);
+      ASSERT_TRUE(dictionary.DefineStack(*record, {}));
+      const recorder::StackIds found = dictionary.FindStack(record->number);
+      if (round == 0) {
+        ids.push_back(found);
+      } else {
+        EXPECT_EQ(found.native, ids[i].native);
+        EXPECT_EQ(found.python, ids[i].python);
+      }
+    }
+  }
+  // One frame and one node for each.
+  recorder::ByteBuffer definitions;
+  recorder::ByteBuffer names;
+  dictionary.AppendPending(definitions, names);
+  std::vector<uint64_t> native;
+  std::vector<std::pair<int64_t, bool>> python;
+  recorder::FieldReader reader(definitions.span());
+  for (recorder::Field field; reader.Next(&field);) {
+    if (field.number != recorder::fields::kContentFrame) continue;
+    bool is_python = false;
+    bool entry = false;
+    int64_t instruction = 0;
+    uint64_t offset = 0;
+    recorder::FieldReader frame(field.bytes);
+    for (recorder::Field part; frame.Next(&part);) {
+      if (part.number == recorder::fields::kFrameCode) is_python = true;
+      if (part.number == recorder::fields::kFrameInstruction) instruction = part.Signed();
+      if (part.number == recorder::fields::kFrameEntry) entry = part.value != 0;
+      if (part.number == recorder::fields::kFrameOffset) offset = part.value;
+    }
+    if (is_python) {
+      python.emplace_back(instruction, entry);
+    } else {
+      native.push_back(offset);
+    }
+  }
+  EXPECT_EQ(native, addresses);
+  ASSERT_EQ(python.size(), addresses.size());
+  for (size_t i = 0; i < python.size(); ++i) {
+    EXPECT_EQ(python[i], std::make_pair(static_cast<int64_t>(i) - 1, i % 2 == 1));
   }
 }
 

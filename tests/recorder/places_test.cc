@@ -100,8 +100,10 @@ TEST_P(PlacesTest, CountsLikeThePlainestWay) {
   Plain plain;
   Plain plain_merged;
   const auto number = [](Places& of, uint32_t site) {
-    // Several calls and devices, and two places that differ in their forward stack only.
-    return of.Number({site / 2, 7, site % 2, site % 3, static_cast<uint8_t>(recorder::EventKind::kAllocate),
+    // Several calls and devices, two places that differ in their forward stack only, and stacks with great
+    // ids.
+    const uint32_t native = site / 2 + (site % 8 < 4 ? 0 : uint32_t{1} << 21);
+    return of.Number({native, 7, site % 2, site % 3, static_cast<uint8_t>(recorder::EventKind::kAllocate),
                       static_cast<uint8_t>(recorder::Space::kDevice), static_cast<int16_t>(site % 5)},
                      site);
   };
