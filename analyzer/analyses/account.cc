@@ -13,6 +13,15 @@ Peak MainPeak(const DeviceState& device) {
   return device.peak[kBlockPeak].bytes != 0 ? kBlockPeak : kSegmentPeak;
 }
 
+// Whether the program took clearly more of the device at another moment than at the peak of its tensors:
+// handles made step by step, a cache that grows.
+bool FullestElsewhere(const DeviceState& device) {
+  constexpr uint64_t kLittle = 16 << 20;
+  const uint64_t then = device.peak[kBlockPeak].segments;
+  const uint64_t most = device.peak[kSegmentPeak].segments;
+  return MainPeak(device) == kBlockPeak && most > then + std::max(kLittle, then / 10);
+}
+
 // Sums up segments and blocks of a device, now or at a peak.
 Account Sum(Collector& collector, const DeviceState& device, bool at_peak, Peak which) {
   Account account;
@@ -66,6 +75,20 @@ void Close(Account& account, const Reading& reading, const Reading& first, uint6
   account.unattributed_before = static_cast<int64_t>(first.used) - static_cast<int64_t>(first.segments);
 }
 
+Account AtPeak(Collector& collector, const DeviceState& device, Peak which, const Steps& steps) {
+  const HighWater& high = device.peak[which];
+  Account account = Sum(collector, device, true, which);
+  account.moment = MomentOf(high.index, high.time_us, steps);
+  // A reading that came after the peak is better than none.
+  const Reading& reading = high.reading.valid ? high.reading : device.first_reading;
+  Close(account, reading, device.first_reading, high.segments);
+  if (reading.valid) {
+    account.reading_age_us =
+        high.time_us > reading.time_us ? high.time_us - reading.time_us : reading.time_us - high.time_us;
+  }
+  return account;
+}
+
 FragmentationMoment Name(const PoolPicture& picture, Collector& collector, Places& places,
                          const Steps& steps) {
   FragmentationMoment moment;
@@ -117,16 +140,17 @@ std::vector<DeviceAccount> MakeAccounts(Collector& collector, const Steps& steps
     account.device = number;
     account.max_used = device->max_used;
     const Peak which = MainPeak(*device);
-    const HighWater& high = device->peak[which];
     const uint64_t launches = device->launch_bytes;
-    account.at_peak = Sum(collector, *device, true, which);
-    account.at_peak.moment = MomentOf(high.index, high.time_us, steps);
-    // A reading that came after the peak is better than none.
-    const Reading& reading = high.reading.valid ? high.reading : device->first_reading;
-    Close(account.at_peak, reading, device->first_reading, high.segments);
-    if (reading.valid) {
-      account.at_peak.reading_age_us =
-          high.time_us > reading.time_us ? high.time_us - reading.time_us : reading.time_us - high.time_us;
+    account.at_peak = AtPeak(collector, *device, which, steps);
+    if (FullestElsewhere(*device)) {
+      account.at_fullest = AtPeak(collector, *device, kSegmentPeak, steps);
+      account.at_fullest->launches = launches;
+      for (OriginId id = 0; id < collector.usage().size(); ++id) {
+        const Origin& origin = collector.origins()[id];
+        if (origin.device != number || origin.level != Level::kBlock) continue;
+        const uint64_t bytes = collector.usage()[id].BytesAt(kSegmentPeak, device->epoch[kSegmentPeak]);
+        if (bytes != 0) account.blocks_at_fullest.emplace_back(id, bytes);
+      }
     }
     account.at_end = Sum(collector, *device, false, which);
     account.at_end.moment = MomentOf(collector.last_index(), collector.last_time_us(), steps);

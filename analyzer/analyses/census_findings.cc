@@ -24,6 +24,8 @@ void TellRounding(const Holders& holders, Findings& findings) {
       if (origin.level != Level::kBlock || origin.device != device.device) continue;
       AddRounding(holders, id, origin.live_bytes, device.at_end);
     }
+    for (const auto& [id, bytes] : device.blocks_at_fullest)
+      AddRounding(holders, id, bytes, *device.at_fullest);
     for (const PeakFinding& peak : findings.peaks) {
       if (peak.device != device.device || peak.level != Level::kBlock) continue;
       for (const ShareOrigin& share : peak.by_origin)

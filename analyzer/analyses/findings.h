@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "analyzer/ledger/ledger.h"
@@ -295,6 +297,9 @@ struct Account {
 struct DeviceAccount {
   int32_t device = -1;
   Account at_peak;
+  // When the program held most of the device, where that is another story than the peak of its tensors.
+  std::optional<Account> at_fullest;
+  std::vector<std::pair<OriginId, uint64_t>> blocks_at_fullest;  // bytes by birth place
   Account at_end;
   uint64_t max_used = 0;
   // What this process takes without a call (context, code) only grows, so that two readings say of the

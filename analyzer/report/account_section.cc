@@ -1,8 +1,10 @@
 // The account of each device: tensors + cache + other libraries + the rest = what nvidia-smi shows.
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
@@ -11,91 +13,128 @@
 namespace gpumemtrace::analyzer {
 namespace {
 
-std::string Signed(int64_t bytes) {
-  return bytes < 0 ? FormatSignedBytes(bytes) : FormatBytes(static_cast<uint64_t>(bytes));
-}
+// The rows of one device's table: a figure for each moment of it.
+class Rows {
+ public:
+  explicit Rows(const DeviceAccount& account) {
+    Add(account.at_peak, account.at_fullest ? "tensors' peak" : "at the peak");
+    if (account.at_fullest) Add(*account.at_fullest, "at its fullest");
+    Add(account.at_end, "at the end");
+    rows_.front().emplace_back();
+  }
+
+  // `figure` of each moment; no row when it is 0 everywhere.
+  template <typename Figure>
+  void Add(const std::string& name, const std::string& note, const Figure& figure) {
+    std::vector<std::string> row{name};
+    bool any = false;
+    for (const Account* moment : moments_) {
+      const auto bytes = static_cast<int64_t>(figure(*moment));
+      any |= bytes != 0;
+      row.push_back(bytes < 0 ? FormatSignedBytes(bytes) : FormatBytes(static_cast<uint64_t>(bytes)));
+    }
+    row.push_back(note);
+    if (any) rows_.push_back(std::move(row));
+  }
+
+  const std::vector<const Account*>& moments() const { return moments_; }
+  void Print(TextWriter& out) const {
+    std::vector<bool> right(moments_.size() + 2, true);
+    right.front() = right.back() = false;
+    out.Table(rows_, right);
+  }
+
+ private:
+  void Add(const Account& moment, const char* title) {
+    moments_.push_back(&moment);
+    rows_.front().emplace_back(title);
+  }
+
+  std::vector<const Account*> moments_;
+  std::vector<std::vector<std::string>> rows_{{""}};
+};
 
 // What no call of this program accounts for, in the parts that readings of the device can tell apart.
-template <typename Row>
-void Unattributed(const DeviceAccount& account, bool clean, int detail, const Row& row) {
+void Unattributed(const DeviceAccount& account, bool clean, int detail, Rows& rows) {
   constexpr int64_t kSmall = 16 << 20;
-  const Account& p = account.at_peak;
-  const Account& e = account.at_end;
-  const int64_t before = e.unattributed_before;
-  const int64_t since = e.unattributed - before;
-  const bool moved = std::abs(since) >= kSmall || std::abs(p.unattributed - before) >= kSmall || detail > 0;
+  const int64_t before = account.at_end.unattributed_before;
+  bool moved = detail > 0;
+  for (const Account* moment : rows.moments()) moved |= std::abs(moment->unattributed - before) >= kSmall;
   const bool less = before > 0 && account.context_at_most < static_cast<uint64_t>(before) / 10 * 9;
   const std::string context =
       "its CUDA context" +
       (less ? " (" + FormatBytes(account.context_at_most) + " at most)" : std::string()) + ", other programs";
+  const auto all = [](const Account& moment) { return moment.unattributed; };
   // A healthy run is told in few lines.
   if (!moved || (clean && detail == 0)) {
-    row("unattributed", Signed(p.unattributed), Signed(e.unattributed),
-        (moved ? "at the start " + Signed(before) : "as at the start") + ": " + context);
+    const std::string then =
+        before < 0 ? FormatSignedBytes(before) : FormatBytes(static_cast<uint64_t>(before));
+    rows.Add("unattributed", (moved ? "at the start " + then : "as at the start") + ": " + context, all);
     return;
   }
-  row("unattributed", Signed(p.unattributed), Signed(e.unattributed), "asked for by no call of this program");
-  row("  at the start", Signed(before), Signed(before), context);
+  rows.Add("unattributed", "asked for by no call of this program", all);
+  rows.Add("  at the start", context, [&](const Account&) { return before; });
   std::string note = "code, other programs";
-  if (e.launches != 0) note = FormatBytes(e.launches) + " taken as kernels were first launched (estimate)";
+  if (account.at_end.launches != 0)
+    note = FormatBytes(account.at_end.launches) + " taken as kernels were first launched (estimate)";
   if (account.others_gave_back >= static_cast<uint64_t>(kSmall))
     note += "; others gave back " + FormatBytes(account.others_gave_back);
-  row("  since then", Signed(p.unattributed - before), Signed(since), note);
+  rows.Add("  since then", note, [&](const Account& moment) { return moment.unattributed - before; });
+}
+
+// By who asked the driver, largest first.
+void Libraries(int detail, Rows& rows) {
+  const auto bytes_of = [](const Account& moment, const std::string& name) {
+    const auto share = std::ranges::find(moment.libraries, name, &NamedShare::name);
+    return share != moment.libraries.end() ? share->bytes : 0;
+  };
+  std::map<std::string, uint64_t> most;
+  for (const Account* moment : rows.moments()) {
+    for (const NamedShare& share : moment->libraries)
+      most[share.name] = std::max(most[share.name], share.bytes);
+  }
+  std::vector<std::pair<std::string, uint64_t>> sorted(most.begin(), most.end());
+  std::ranges::stable_sort(sorted, std::ranges::greater(), &std::pair<std::string, uint64_t>::second);
+  const size_t shown = std::min<size_t>(sorted.size(), detail > 0 ? 50 : 6);
+  for (size_t i = 0; i < shown; ++i) {
+    rows.Add(Printable(sorted[i].first), "",
+             [&](const Account& moment) { return bytes_of(moment, sorted[i].first); });
+  }
+  rows.Add("other libraries", "", [&](const Account& moment) {
+    uint64_t rest = 0;
+    for (size_t i = shown; i < sorted.size(); ++i) rest += bytes_of(moment, sorted[i].first);
+    return rest;
+  });
 }
 
 void AccountText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
   for (const DeviceAccount& account : findings.accounts) {
     out.Heading("Account of " + DeviceText(account.device));
-    std::vector<std::vector<std::string>> rows;
-    rows.push_back({"", "at the peak", "at the end", ""});
-    const auto row = [&](std::string name, const std::string& peak, const std::string& end,
-                         std::string note) {
-      rows.push_back({std::move(name), peak, end, std::move(note)});
-    };
     const Account& p = account.at_peak;
     const Account& e = account.at_end;
-    if (p.blocks + e.blocks != 0) {
-      row("tensors", FormatBytes(p.blocks - p.rounding), FormatBytes(e.blocks - e.rounding),
-          p.rounding_known + e.rounding_known != 0 ? "" : "with the allocator's rounding");
+    Rows rows(account);
+    rows.Add("tensors", p.rounding_known + e.rounding_known != 0 ? "" : "with the allocator's rounding",
+             [](const Account& moment) { return moment.blocks - moment.rounding; });
+    rows.Add(
+        "rounding",
+        "inside blocks; a census tells it of " + FormatPercent(p.rounding_known, p.blocks) + " at the peak",
+        [](const Account& moment) { return moment.rounding; });
+    rows.Add("allocator cache", "reserved and free", [](const Account& moment) { return moment.cache; });
+    Libraries(detail, rows);
+    const bool measured = p.measured || e.measured;
+    if (measured) Unattributed(account, findings.verdict.kind == VerdictKind::kClean, detail, rows);
+    rows.Add(measured ? "used" : "sum",
+             measured ? "of " + FormatBytes(e.total != 0 ? e.total : p.total) +
+                            "; what nvidia-smi shows for the card"
+                      : "the device itself was not asked",
+             [](const Account& moment) { return moment.used; });
+    rows.Print(out);
+    if (account.at_fullest) {
+      out.Field("fullest", "the program took most of the device " +
+                               MomentText(account.at_fullest->moment, trace) +
+                               ", another moment than the peak of its tensors");
     }
-    if (p.rounding + e.rounding != 0) {
-      row("rounding", FormatBytes(p.rounding), FormatBytes(e.rounding),
-          "inside blocks; a census tells it of " + FormatPercent(p.rounding_known, p.blocks) +
-              " at the peak");
-    }
-    if (p.cache + e.cache != 0) {
-      row("allocator cache", FormatBytes(p.cache), FormatBytes(e.cache), "reserved and free");
-    }
-    std::map<std::string, std::pair<uint64_t, uint64_t>> libraries;
-    for (const NamedShare& share : p.libraries) libraries[share.name].first = share.bytes;
-    for (const NamedShare& share : e.libraries) libraries[share.name].second = share.bytes;
-    std::vector<std::pair<std::string, std::pair<uint64_t, uint64_t>>> sorted(libraries.begin(),
-                                                                              libraries.end());
-    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-      return std::max(a.second.first, a.second.second) > std::max(b.second.first, b.second.second);
-    });
-    std::pair<uint64_t, uint64_t> rest;
-    size_t shown = 0;
-    for (const auto& [name, bytes] : sorted) {
-      if (++shown > (detail > 0 ? 50u : 6u)) {
-        rest.first += bytes.first;
-        rest.second += bytes.second;
-        continue;
-      }
-      row(Printable(name), FormatBytes(bytes.first), FormatBytes(bytes.second), "");
-    }
-    if (rest.first + rest.second != 0) {
-      row("other libraries", FormatBytes(rest.first), FormatBytes(rest.second), "");
-    }
-    if (p.measured || e.measured) {
-      Unattributed(account, findings.verdict.kind == VerdictKind::kClean, detail, row);
-      row("used", FormatBytes(p.used), FormatBytes(e.used),
-          "of " + FormatBytes(e.total != 0 ? e.total : p.total) + "; what nvidia-smi shows for the card");
-    } else {
-      row("sum", FormatBytes(p.used), FormatBytes(e.used), "the device itself was not asked");
-    }
-    out.Table(rows, {false, true, true, false});
     if (p.managed + e.managed != 0) {
       out.Field("managed", FormatBytes(p.managed) + " at the peak, " + FormatBytes(e.managed) +
                                " at the end: may live on the host, not in the sum");
@@ -137,6 +176,7 @@ void AccountJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
                         {"context_at_most_bytes", account.context_at_most},
                         {"at_peak", AccountJson(trace, account.at_peak)},
                         {"at_end", AccountJson(trace, account.at_end)}});
+    if (account.at_fullest) accounts.back()["at_fullest"] = AccountJson(trace, *account.at_fullest);
     const Totals& blocks = ledger.totals(Level::kBlock, account.device);
     const Totals& segments = ledger.totals(Level::kSegment, account.device);
     uint64_t reserved_peak = 0;

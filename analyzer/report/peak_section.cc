@@ -15,6 +15,15 @@ bool HasBlockPeak(const Findings& findings, int32_t device) {
   });
 }
 
+// Handles or a library's own memory, which no tensor stands for, are much of what the driver gave.
+bool OthersAreMuch(const Findings& findings, const PeakFinding& peak) {
+  const auto account = std::ranges::find(findings.accounts, peak.device, &DeviceAccount::device);
+  if (account == findings.accounts.end() || !account->at_fullest) return false;
+  uint64_t others = 0;
+  for (const NamedShare& share : account->at_fullest->libraries) others += share.bytes;
+  return others * 4 >= peak.bytes;
+}
+
 std::string_view LevelText(Level level) {
   return level == Level::kBlock ? "tensors" : "driver allocations";
 }
@@ -51,7 +60,10 @@ void PeakText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   std::set<int32_t> advised;
   for (const PeakFinding& peak : findings.peaks) {
     // The driver's view of a device whose allocator reports tensors stands in the account.
-    if (peak.level == Level::kSegment && HasBlockPeak(findings, peak.device) && detail == 0) continue;
+    if (peak.level == Level::kSegment && HasBlockPeak(findings, peak.device) && detail == 0 &&
+        !OthersAreMuch(findings, peak)) {
+      continue;
+    }
     if (peak.device < 0 && peak.bytes < kSmallOnHost && findings.peaks.size() > 1 && detail == 0) continue;
     out.Heading("Peak of " + std::string(LevelText(peak.level)) + " on " + DeviceText(peak.device) + ": " +
                 FormatExactBytes(peak.bytes) + " " + MomentText(peak.moment, trace));
@@ -94,7 +106,10 @@ void PeakText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
                                 Printable(findings.groups[findings.origins[block.origin].group].Short()));
       }
     }
-    for (size_t i = 0; i < peak.next.size() && i < (detail > 0 ? 8u : 1u); ++i) {
+    // Other moments are those of tensors, where there are any.
+    const bool own_moments = peak.level == Level::kBlock || !HasBlockPeak(findings, peak.device);
+    const size_t most_next = !own_moments ? 0 : detail > 0 ? 8 : 1;
+    for (size_t i = 0; i < peak.next.size() && i < most_next; ++i) {
       const OtherPeak& next = peak.next[i];
       const std::string when = next.moment.step >= 0
                                    ? "in step " + FormatCount(static_cast<uint64_t>(next.moment.step))

@@ -269,7 +269,7 @@ class Findings(unittest.TestCase):
         with_rounding = 0
         for path in sorted(glob.glob(os.path.join(FIXTURES, "cases", "*.pb"))):
             for device in self.report(path)["accounts"]:
-                for account in (device["at_peak"], device["at_end"]):
+                for account in [device[at] for at in ("at_peak", "at_fullest", "at_end") if at in device]:
                     known = account["blocks_bytes"] + account["cache_bytes"] + account["unattributed_bytes"]
                     known += sum(library["bytes"] for library in account["libraries"])
                     self.assertEqual(known, account["used_bytes"], path)
@@ -301,6 +301,20 @@ class Findings(unittest.TestCase):
                 self.assertEqual(grown[0]["remedy"], expected)
         teeth = [g for g in self.report(self.trace("SawTooth"))["growth"] if g["growth"] == "saw-tooth"]
         self.assertEqual(teeth[0]["remedy"], "the end of a phase")
+
+    def test_what_no_tensor_stands_for_has_its_peak_too(self):
+        path = fixture("24_cublas_handle_per_call")
+        account = self.report(path)["accounts"][0]
+        self.assertGreater(account["at_fullest"]["used_bytes"], account["at_peak"]["used_bytes"] + (1 << 30))
+        self.assertEqual(account["at_fullest"]["blocks_bytes"] >> 20, account["at_end"]["blocks_bytes"] >> 20)
+        text = run(path)[1]
+        for words in ("\nPeak of tensors on device 0: ", "\nPeak of driver allocations on device 0: 1.60 GiB", " at its fullest "):
+            self.assertIn(words, text)
+        # A cache that grows is no story of its own beside the fragmentation.
+        text = run(fixture("30_stream_per_sync_strands_cache"))[1]
+        self.assertIn(" at its fullest ", text)
+        self.assertNotIn("\nPeak of driver allocations", text)
+        self.assertNotIn(" at its fullest ", run(fixture("02_losses_list_after_backward"))[1])
 
     def test_memory_that_kernels_took_after_the_last_reading_counts_as_used(self):
         account = self.report(fixture("64_cuda_local_memory_footprint"))["accounts"][0]
