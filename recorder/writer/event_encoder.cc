@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include <bit>
+#include <iterator>
 
 #include "proto/gpumemtrace/event_columns.h"
 #include "recorder/event.h"
@@ -19,6 +19,7 @@ constexpr size_t kManySites = size_t{1} << 18;
 // PyTorch's caching allocator rounds blocks to 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 constexpr uint8_t kBlockShift = address_prediction::kShift;
 constexpr int32_t kMostDevices = 4096;
+constexpr size_t kMostClasses = (size_t{1} << 31) - 1;
 
 // Of the bytes of a steady loop's event three quarters were its time at 1 µs, mostly noise. What happened
 // when is told by the sequence number; the time serves to find phases and rates.
@@ -31,44 +32,46 @@ constexpr size_t kLeastCompressed = 48;
 
 }  // namespace
 
-uint64_t EventEncoder::SiteKey::Hash() const {
-  uint64_t hash = Mix(size);
-  hash = Combine(hash, uint64_t{native_stack} << 32 | python_stack);
-  hash = Combine(hash, uint64_t{forward_stack} << 32 | owner);
+uint64_t EventEncoder::Class::Hash() const {
+  const uint64_t hash = Combine(Mix(stream), uint64_t{thread} << 32 | static_cast<uint32_t>(result));
   return Combine(hash, uint64_t{static_cast<uint16_t>(device)} << 48 | uint64_t{api} << 32 |
-                           uint64_t{flags} << 16 | uint64_t{space} << 8 | uint64_t{kind} << 2 |
-                           uint64_t{shifted} << 1 | size_varies);
+                           uint64_t{flags} << 16 | uint64_t{space} << 8 | uint64_t{kind} << 1 | shifted);
 }
 
-uint32_t EventEncoder::FindOwner(const Owner& owner) {
-  // Mostly that of the event before.
-  if (last_owner_ != 0 && owners_[last_owner_ - 1] == owner) return last_owner_;
-  const uint64_t hash = owner.Hash();
-  uint32_t id = owner_index_.Find(hash, [&](uint32_t candidate) { return owners_[candidate - 1] == owner; });
+uint64_t EventEncoder::SiteKey::Hash() const {
+  const uint64_t hash = Combine(Mix(size()), uint64_t{native_stack} << 32 | python_stack);
+  return Combine(hash, uint64_t{forward_stack} << 32 | uint64_t{number_of_class} << 1 | size_varies);
+}
+
+uint32_t EventEncoder::FindClass(const Class& of) {
+  uint32_t& last = last_classes_[(of.kind ^ of.api) % std::size(last_classes_)];
+  if (last != 0 && classes_[last - 1] == of) return last;
+  const uint64_t hash = of.Hash();
+  uint32_t id = class_index_.Find(hash, [&](uint32_t candidate) { return classes_[candidate - 1] == of; });
   if (id == 0) {
-    if (!owners_.Push(owner)) return 0;
-    id = static_cast<uint32_t>(owners_.size());
-    if (!owner_index_.Insert(hash, id, [&](uint32_t old) { return owners_[old - 1].Hash(); })) return 0;
+    if (classes_.size() == kMostClasses || !classes_.Push(of)) return 0;
+    id = static_cast<uint32_t>(classes_.size());
+    if (!class_index_.Insert(hash, id, [&](uint32_t old) { return classes_[old - 1].Hash(); })) return 0;
   }
-  return last_owner_ = id;
+  return last = id;
 }
 
-bool EventEncoder::HasMore(Site& site) {
-  if (site.more != 0) return true;
+bool EventEncoder::HasMore(State& state) {
+  if (state.more != 0) return true;
   if (!more_.Push({})) return false;
-  site.more = static_cast<uint32_t>(more_.size());
+  state.more = static_cast<uint32_t>(more_.size());
   return true;
 }
 
 uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
   // Nearly always right, and cheaper than to hash the key.
   if (expected != 0 && sites_[expected - 1].key == key) return expected;
-  if (key.size != 0) {
+  if (key.size() != 0) {
     // A stack that asks for other sizes again and again sends the size with each event: a site costs about
     // ten bytes once, a size two or three bytes each time; and with one site what comes next can be
     // predicted.
     SiteKey varying = key;
-    varying.size = 0;
+    varying.set_size(0);
     varying.size_varies = 1;
     if (expected != 0 && sites_[expected - 1].key == varying) return expected;
     if (size_counts_.Vary(varying.Hash())) key = varying;
@@ -78,9 +81,9 @@ uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
     uint32_t id =
         site_index_.Find(hash, [&](uint32_t candidate) { return sites_[candidate - 1].key == key; });
     if (id == 0) {
-      if (key.size != 0) {
+      if (key.size() != 0) {
         SiteKey varying = key;
-        varying.size = 0;
+        varying.set_size(0);
         varying.size_varies = 1;
         if (size_counts_.Add(varying.Hash(), next_index_) || sites_.size() >= kManySites) {
           key = varying;
@@ -93,12 +96,9 @@ uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
       id = static_cast<uint32_t>(sites_.size());
       if (!site_index_.Insert(hash, id, [&](uint32_t old) { return sites_[old - 1].key.Hash(); })) return 0;
     }
-    Site& site = sites_[id - 1];
-    if (site.restart != restarts_) {
-      site.restart = restarts_;
-      ++sites_since_restart_;
-      site.last_address = 0;
-      site.more = 0;
+    if (StateOf(id) == nullptr) {
+      if (!states_.Push({0, id, 0})) return 0;
+      sites_[id - 1].state = static_cast<uint32_t>(states_.size() - 1);
       DefineSite(id, key);
     }
     return id;
@@ -106,25 +106,25 @@ uint32_t EventEncoder::FindSite(SiteKey key, uint32_t expected) {
 }
 
 void EventEncoder::DefineSite(uint32_t id, const SiteKey& key) {
-  const Owner& owner = owners_[key.owner - 1];
-  const char* api = key.api < api_names_.size() ? api_names_[key.api] : "";
+  const Class& of = classes_[key.number_of_class - 1];
+  const char* api = of.api < api_names_.size() ? api_names_[of.api] : "";
   const uint32_t api_id = dictionary_.String({api, strlen(api)});
   message_.Clear();
   ProtoWriter message(message_);
   message.add_uint32(fields::kSiteId, id);
-  message.add_enum(fields::kSiteKind, key.kind);
-  if (key.space != 0) message.add_enum(fields::kSiteSpace, key.space);
+  message.add_enum(fields::kSiteKind, of.kind);
+  if (of.space != 0) message.add_enum(fields::kSiteSpace, of.space);
   if (api_id != 0) message.add_uint32(fields::kSiteApi, api_id);
-  if (key.device != 0) message.add_sint32(fields::kSiteDevice, key.device);
-  if (owner.thread != 0) message.add_uint32(fields::kSiteThread, owner.thread);
-  if (owner.stream != 0) message.add_uint64(fields::kSiteStream, owner.stream);
-  if (key.size != 0) message.add_uint64(fields::kSiteSize, key.size);
+  if (of.device != 0) message.add_sint32(fields::kSiteDevice, of.device);
+  if (of.thread != 0) message.add_uint32(fields::kSiteThread, of.thread);
+  if (of.stream != 0) message.add_uint64(fields::kSiteStream, of.stream);
+  if (key.size() != 0) message.add_uint64(fields::kSiteSize, key.size());
   if (key.native_stack != 0) message.add_uint32(fields::kSiteNativeStack, key.native_stack);
   if (key.python_stack != 0) message.add_uint32(fields::kSitePythonStack, key.python_stack);
   if (key.forward_stack != 0) message.add_uint32(fields::kSiteForwardStack, key.forward_stack);
-  if (owner.result != 0) message.add_sint32(fields::kSiteResult, owner.result);
-  if (key.shifted != 0) message.add_uint32(fields::kSiteAddressShift, kBlockShift);
-  if (key.flags != 0) message.add_uint32(fields::kSiteFlags, key.flags);
+  if (of.result != 0) message.add_sint32(fields::kSiteResult, of.result);
+  if (of.shifted != 0) message.add_uint32(fields::kSiteAddressShift, kBlockShift);
+  if (of.flags != 0) message.add_uint32(fields::kSiteFlags, of.flags);
   if (key.size_varies != 0) message.add_bool(fields::kSiteSizeVaries, true);
   ProtoWriter(dictionary_.pending_sites())
       .add_message(fields::kContentSite, reinterpret_cast<const char*>(message_.data()), message_.size());
@@ -135,7 +135,8 @@ void EventEncoder::Begin(bool restart) {
   if (restart) {
     ++restarts_;
     more_.Clear();
-    sites_since_restart_ = unpaired_ = 0;
+    states_.Clear();
+    unpaired_ = 0;
     restart_index_ = next_index_;
     PreparePrediction();
   } else if (predicts_addresses_) {
@@ -178,21 +179,27 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   const bool failed = (event.header.flags & kFailed) != 0;
   const StackIds stack = dictionary_.FindStack(event.stack);
 
+  const bool block = columns::HasTotals(kind);
+  constexpr uint64_t kBlockMask = (uint64_t{1} << kBlockShift) - 1;
+  const bool shifted = block && (event.address & kBlockMask) == 0;
+  Class of{};
+  of.stream = optional[2];
+  of.thread = thread;
+  of.result = static_cast<int32_t>(optional[4]);
+  of.device = event.device;
+  of.api = event.api;
+  of.flags = event.header.flags;
+  of.space = event.space;
+  of.kind = static_cast<uint8_t>(kind) & 63;
+  of.shifted = shifted;
+  const uint32_t number_of_class = FindClass(of);
+  if (number_of_class == 0 || kind != of.kind) return false;
   SiteKey key{};
-  key.size = event.size;
+  key.set_size(event.size);
   key.native_stack = stack.native;
   key.python_stack = stack.python;
   key.forward_stack = dictionary_.FindStack(optional[3]).python;
-  key.device = event.device;
-  key.api = event.api;
-  key.flags = event.header.flags;
-  key.kind = static_cast<uint8_t>(kind) & 63;
-  key.space = event.space;
-  const bool block = columns::HasTotals(kind);
-  constexpr uint64_t kBlockMask = (uint64_t{1} << kBlockShift) - 1;
-  key.shifted = block && (event.address & kBlockMask) == 0;
-  key.owner = FindOwner({optional[2], thread, static_cast<int32_t>(optional[4])});
-  if (key.owner == 0 || kind != key.kind) return false;
+  key.number_of_class = number_of_class & kMostClasses;
   if (event.device < -1 || event.device >= kMostDevices) return false;
   if (block && !devices_.Resize(std::max<size_t>(devices_.size(), static_cast<size_t>(event.device) + 2))) {
     return false;
@@ -214,7 +221,7 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   }
   if (kind == columns::kBlockFree) {
     // The size of its birth, or an entry of its own: see event_columns.h.
-    key.size = 0;
+    key.set_size(0);
     key.size_varies = known && birth.size != event.size;
   }
 
@@ -222,13 +229,15 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   if (predicts_) expected = predictor_.Predict();
   const uint32_t id = FindSite(key, expected.site);
   if (id == 0) return false;
-  Site& site = sites_[id - 1];
-  const bool has_size = site.key.size_varies != 0 || (kind == columns::kBlockFree && !known);
-  if ((!block || has_size) && !HasMore(site)) return false;
+  State* const of_site = StateOf(id);
+  if (of_site == nullptr) return false;
+  State& state = *of_site;
+  const bool has_size = sites_[id - 1].key.size_varies != 0 || (kind == columns::kBlockFree && !known);
+  if ((!block || has_size) && !HasMore(state)) return false;
   const bool begins =
       columns::BeginsObject(kind) || kind == static_cast<uint32_t>(EventKind::kPhysicalCreate);
   if (begins && !failed) {
-    const uint32_t number = BookOf(key);
+    const uint32_t number = BookOf(of);
     live_.Insert({event.address, next_index_, event.sequence, event.size, static_cast<uint16_t>(kind),
                   static_cast<uint16_t>(number)});
     if (number != 0) {
@@ -260,7 +269,7 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   if (columns::HasLive(kind)) {
     Put(kLive, predicts_ ? ZigZag(static_cast<int64_t>(distance - expected.distance)) : distance);
   }
-  const unsigned shift = site.key.shifted != 0 ? kBlockShift : 0;
+  const unsigned shift = shifted ? kBlockShift : 0;
   const uint8_t lane = address_prediction::LaneOf(optional[2]);
   const bool placed = predicts_addresses_ && kind == columns::kBlockAllocate &&
                       address_prediction::Follows(shift, 0, event.size);
@@ -271,14 +280,14 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
   if (columns::HasAddress(kind) || (columns::HasLive(kind) && !known)) {
     const uint64_t address = event.address >> shift;
     const uint64_t expected_address =
-        placed ? addresses_.Predict(event.device, lane, event.size, site.last_address) : site.last_address;
+        placed ? addresses_.Predict(event.device, lane, event.size, state.last_address) : state.last_address;
     const uint64_t entry = ZigZag(static_cast<int64_t>(address - expected_address));
     Put(kAddress, entry);
-    if (placed) address_trial_.Add(entry, ZigZag(static_cast<int64_t>(address - site.last_address)));
-    site.last_address = address;
+    if (placed) address_trial_.Add(entry, ZigZag(static_cast<int64_t>(address - state.last_address)));
+    state.last_address = address;
   }
   if (has_size) {
-    More& more = more_[site.more - 1];
+    More& more = more_[state.more - 1];
     Put(kSize, ZigZag(static_cast<int64_t>(event.size - more.last_size)));
     more.last_size = event.size;
   }
@@ -304,7 +313,7 @@ bool EventEncoder::Add(const ring_file::EventRecord& event, uint32_t thread) {
       live_block_bytes_ -= birth.size;
     }
   } else {
-    uint64_t* last = more_[site.more - 1].last_argument;
+    uint64_t* last = more_[state.more - 1].last_argument;
     for (unsigned i = 0; i < 2; ++i) {
       Put(i == 0 ? kArgument0 : kArgument1, ZigZag(static_cast<int64_t>(optional[i] - last[i])));
       last[i] = optional[i];
@@ -350,14 +359,14 @@ void EventEncoder::Finish(Compressor& compressor, ByteBuffer& out) {
                                message_.size());
 }
 
-uint32_t EventEncoder::BookOf(const SiteKey& key) {
-  const auto kind = static_cast<EventKind>(key.kind);
+uint32_t EventEncoder::BookOf(const Class& of) {
+  const auto kind = static_cast<EventKind>(of.kind);
   const bool blocks = kind == EventKind::kBlockAllocate;
   if (!blocks && kind != EventKind::kAllocate && kind != EventKind::kPhysicalCreate) return 0;
-  const auto space = static_cast<Space>(key.space);
+  const auto space = static_cast<Space>(of.space);
   const bool host = !blocks && (space == Space::kPinnedHost || space == Space::kRegisteredHost ||
                                 space == Space::kHostPool);
-  const int32_t device = host ? -1 : key.device;
+  const int32_t device = host ? -1 : of.device;
   for (size_t i = 0; i < books_.size(); ++i) {
     if (books_[i].device == device && books_[i].blocks == blocks) return static_cast<uint32_t>(i + 1);
   }

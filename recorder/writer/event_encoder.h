@@ -41,7 +41,7 @@ class EventEncoder {
   size_t bytes() const { return bytes_; }
   // Whether what came since the last restart takes as much memory to read back and fold (folder.h) as may be:
   // by sites, and by events of which not both birth and death came since then.
-  bool ManyToFold() const { return sites_since_restart_ >= kSitesToFold || unpaired_ >= kUnpairedToFold; }
+  bool ManyToFold() const { return states_.size() >= kSitesToFold || unpaired_ >= kUnpairedToFold; }
   // Appends the serialized Events message of the packet; nothing when it has no events.
   void Finish(Compressor& compressor, ByteBuffer& out);
   // The packet was never written: its events do not count. The next packet must be a restart.
@@ -56,17 +56,14 @@ class EventEncoder {
   void HighestMoments(Array<uint64_t>& indices) const;
 
  private:
-  static constexpr uint64_t kSitesToFold = uint64_t{1} << 15;
+  static constexpr size_t kSitesToFold = size_t{1} << 15;
   static constexpr uint64_t kUnpairedToFold = uint64_t{1} << 14;
 
-  // Sites and their keys are so small because there may be hundreds of thousands.
-  struct SiteKey {
-    uint64_t size;
-    uint32_t native_stack;
-    uint32_t python_stack;
-    uint32_t forward_stack;
-    // Place in owners_ + 1.
-    uint32_t owner;
+  // What many sites have in common.
+  struct Class {
+    uint64_t stream;
+    uint32_t thread;
+    int32_t result;
     int16_t device;
     uint16_t api;
     uint16_t flags;
@@ -74,26 +71,39 @@ class EventEncoder {
     uint8_t kind : 6;
     // The address is in units of 1 << kBlockShift.
     uint8_t shifted : 1;
-    uint8_t size_varies : 1;
 
+    uint64_t Hash() const;
+    bool operator==(const Class&) const = default;
+  };
+  // Sites and their keys are so small because there may be hundreds of thousands.
+  struct SiteKey {
+    uint32_t low_size;
+    uint32_t high_size;
+    uint32_t native_stack;
+    uint32_t python_stack;
+    uint32_t forward_stack;
+    uint32_t size_varies : 1;
+    // Place in classes_ + 1.
+    uint32_t number_of_class : 31;
+
+    uint64_t size() const { return uint64_t{high_size} << 32 | low_size; }
+    void set_size(uint64_t size) {
+      low_size = static_cast<uint32_t>(size);
+      high_size = static_cast<uint32_t>(size >> 32);
+    }
     uint64_t Hash() const;
     bool operator==(const SiteKey&) const = default;
   };
-  static_assert(sizeof(SiteKey) == 32);
-  // In what few sites differ.
-  struct Owner {
-    uint64_t stream;
-    uint32_t thread;
-    int32_t result;
-
-    uint64_t Hash() const { return Combine(Combine(Mix(stream), thread), static_cast<uint32_t>(result)); }
-    bool operator==(const Owner&) const = default;
-  };
   struct Site {
     SiteKey key;
+    // Place in states_, if that is one of this site; else it has not been used since the restart.
+    uint32_t state;
+  };
+  static_assert(sizeof(Site) == 28);
+  // Of a site since the restart, after which it was defined again.
+  struct State {
     uint64_t last_address;
-    // The restart (counted from 1) after which it was last defined, and for which the predictors hold.
-    uint32_t restart;
+    uint32_t site;
     // Place of the rest of its predictors in more_, plus 1; 0 = none since then. Blocks whose size does not
     // vary, the most of all sites, have none.
     uint32_t more;
@@ -115,15 +125,20 @@ class EventEncoder {
     uint64_t peak;
     uint64_t peak_index;
   };
-  // `expected`: the site that is probably meant, 0 = none.
+  // `expected`: the site that is probably meant, 0 = none. 0: no memory.
   uint32_t FindSite(SiteKey key, uint32_t expected);
+  // Null: it has none, or not since the restart.
+  State* StateOf(uint32_t site) {
+    const uint32_t place = sites_[site - 1].state;
+    return place < states_.size() && states_[place].site == site ? &states_[place] : nullptr;
+  }
   // Place of the book of such an object in books_ + 1; 0 = none.
-  uint32_t BookOf(const SiteKey& key);
+  uint32_t BookOf(const Class& of);
   void DefineSite(uint32_t id, const SiteKey& key);
-  // Its place in owners_ + 1; 0: no memory.
-  uint32_t FindOwner(const Owner& owner);
+  // Its place in classes_ + 1; 0: no memory.
+  uint32_t FindClass(const Class& of);
   // False: no memory.
-  bool HasMore(Site& site);
+  bool HasMore(State& state);
   void PreparePrediction();
   void Put(EventColumn column, uint64_t value) {
     const size_t before = columns_[column].size();
@@ -138,9 +153,11 @@ class EventEncoder {
   Array<Site> sites_;
   Array<More> more_;
   HashIndex site_index_;
-  Array<Owner> owners_;
-  HashIndex owner_index_;
-  uint32_t last_owner_ = 0;
+  Array<State> states_;
+  Array<Class> classes_;
+  HashIndex class_index_;
+  // Those that came last: calls alternate. By kind and call.
+  uint32_t last_classes_[16] = {};
   SizeCounts size_counts_;
   LiveTable live_;
   // By ordinal + 1.
@@ -162,7 +179,6 @@ class EventEncoder {
   bool predicts_addresses_ = false;
   uint32_t restarts_ = 0;
   bool restart_ = false;
-  uint64_t sites_since_restart_ = 0;
   uint64_t unpaired_ = 0;
   // Of the first event since then.
   uint64_t restart_index_ = 0;
