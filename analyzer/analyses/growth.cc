@@ -346,17 +346,21 @@ class Engine {
     return equal * 10 >= portions.size() * 7;
   }
 
-  // The largest request of each step that took new memory is seldom smaller than the one before, and the last
-  // well above the first.
+  // The largest request of each step that took new memory is mostly larger than the one before, seldom
+  // smaller, and the last well above the first. (One that jumps to its size and stays there is no growing
+  // request.)
   static bool MostlyLarger(const std::map<double, uint64_t>& largest) {
     if (largest.size() < kFewestRisesOfCache) return false;
     size_t smaller = 0;
-    uint64_t before = 0;
+    size_t larger = 0;
+    uint64_t before = largest.begin()->second;
     for (const auto& [step, size] : largest) {
       smaller += size < before ? 1u : 0u;
+      larger += size > before ? 1u : 0u;
       before = size;
     }
-    return smaller * 5 <= largest.size() && largest.rbegin()->second * 4 >= largest.begin()->second * 5;
+    return smaller * 5 <= largest.size() && larger * 2 >= largest.size() &&
+           largest.rbegin()->second * 4 >= largest.begin()->second * 5;
   }
 
   static bool Steady(const std::vector<FloorPoint>& floors) {
@@ -589,10 +593,10 @@ class Engine {
         finding.remedy = Remedy::kExit;
         break;
     }
-    // Held until everything was dropped at once at the end: the trace shows that it could be freed.
-    if (finding.kind == GrowthKind::kLeak && finding.level == Level::kBlock && finding.grown_bytes != 0 &&
+    // Held until everything was dropped at once: the trace shows that it could be freed.
+    if (finding.kind == GrowthKind::kLeak && finding.level <= Level::kSegment && finding.grown_bytes != 0 &&
         finding.live_bytes_at_end < finding.live_bytes / 2) {
-      finding.explanation += ", freed only after the last one";
+      finding.explanation = "survives step after step, freed only after the last one";
     }
   }
 

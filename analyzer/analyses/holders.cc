@@ -451,21 +451,34 @@ void Holders::Conclude(const Findings& findings, Symbolizer& symbols) {
     if (census_of_growth_[g] < 0) continue;
     by_growth_[g] = Collect(censuses_[static_cast<size_t>(census_of_growth_[g])], best, findings, symbols);
   }
-  for (const CensusSummary& census : censuses_) {
-    if (census.held_bytes == 0) continue;
+  const auto held_groups = [](const CensusSummary& census) {
     std::vector<const HeldGroup*> groups;
     for (const HeldGroup& group : census.groups) {
       if (group.holder >= 0) groups.push_back(&group);
     }
-    largest_ = Collect(census, groups, findings, symbols);
-    rounding_.clear();
-    for (const HeldGroup* group : groups) {
+    return groups;
+  };
+  int last = -1;
+  for (size_t i = 0; i < censuses_.size(); ++i) {
+    if (censuses_[i].held_bytes != 0) last = static_cast<int>(i);
+  }
+  if (last >= 0) {
+    for (const HeldGroup* group : held_groups(censuses_[static_cast<size_t>(last)])) {
       const OriginId origin = origin_of(*group);
       const bool single = group->tensors == group->allocations && (group->flags & Census::VIEW) == 0;
       if (origin == kNoOrigin || group->level != Level::kBlock || group->pooled || !single) continue;
       rounding_[origin].bytes += group->bytes;
       rounding_[origin].rounding += group->bytes - group->tensor_bytes;
     }
+    census_of_largest_ = last;
+    for (size_t g = 0; g < findings.growth.size(); ++g) {
+      if (findings.growth[g].kind != GrowthKind::kLeak || findings.growth[g].suppressed) continue;
+      if (census_of_growth_[g] >= 0 && !by_growth_[g].empty() && !by_growth_[g].front().out_of_reach())
+        census_of_largest_ = census_of_growth_[g];
+      break;
+    }
+    const CensusSummary& census = censuses_[static_cast<size_t>(census_of_largest_)];
+    largest_ = Collect(census, held_groups(census), findings, symbols);
   }
   // What grew was not seen as allocations (a pool that shows only its segments): the collections of tensors
   // are the candidates, and are called so.
@@ -508,6 +521,10 @@ void Holders::Tell(size_t growth, std::vector<HeldBy> holders) {
 const std::vector<HeldBy>& Holders::HoldersOf(size_t growth) const {
   static const std::vector<HeldBy> kNone;
   return growth < by_growth_.size() ? by_growth_[growth] : kNone;
+}
+
+const CensusSummary* Holders::OfLargest() const {
+  return census_of_largest_ < 0 ? nullptr : &censuses_[static_cast<size_t>(census_of_largest_)];
 }
 
 const CensusSummary* Holders::CensusOf(size_t growth) const {

@@ -134,8 +134,11 @@ class Holders : public LedgerObserver {
     uint64_t rounding = 0;
   };
   const absl::flat_hash_map<OriginId, Rounding>& rounding() const { return rounding_; }
-  // The largest holders at the last census that met device memory, whatever grew.
+  // The largest holders, whatever grew, at the last census that met device memory; of a run that leaks, at
+  // the one that met most of the worst leak, which may be gone at the last.
   const std::vector<HeldBy>& largest() const { return largest_; }
+  // The census that largest() is of, null when none.
+  const CensusSummary* OfLargest() const;
 
  private:
   void Join(const Ledger& ledger, const DecodedCensus& census, std::span<const Change> later);
@@ -156,6 +159,7 @@ class Holders : public LedgerObserver {
   SeenByCensus seen_;
   std::vector<PeakRoles> peak_roles_;
   std::vector<HeldBy> largest_;
+  int census_of_largest_ = -1;
   absl::flat_hash_map<OriginId, Rounding> rounding_;
 };
 

@@ -431,7 +431,8 @@ std::vector<PeakAdvice> AdvisePeaks(Collector& collector, Places& places, const 
       const bool alone = !OthersMoved(*device);
       one.headline = bytes >= (128u << 20) && bytes * 2 >= segments && one.place.user_code && alone;
       one.text =
-          "fell away on the device when the kernel was first launched, most likely as local memory (arrays "
+          "no longer free on the device once the kernel was first launched, most likely as local memory "
+          "(arrays "
           "on "
           "the kernel's stack, register spills), which the driver sets aside for every thread that the "
           "device "

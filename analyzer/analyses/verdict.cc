@@ -14,9 +14,27 @@ std::string Bytes(double bytes) {
   return FormatBytes(static_cast<uint64_t>(std::llround(std::max(0.0, bytes))));
 }
 
-std::string PerStep(const Culprit& culprit, bool real_steps) {
+bool OfHost(const Culprit& culprit) {
+  return culprit.level != Level::kHandle &&
+         (culprit.device < 0 || culprit.space == Space::kPinnedHost ||
+          culprit.space == Space::kRegisteredHost || culprit.space == Space::kHostPool);
+}
+
+// Of memory that an account of the device cannot show.
+std::string_view HostWords(Space space) {
+  switch (space) {
+    case Space::kPinnedHost:
+      return " of pinned HOST memory";
+    case Space::kRegisteredHost:
+      return " of registered HOST memory";
+    default:
+      return " of HOST memory";
+  }
+}
+
+std::string PerStep(const Culprit& culprit, double bytes_per_step, bool real_steps) {
   const std::string unit = real_steps ? "/step" : "/slice";
-  if (culprit.bytes_known) return Bytes(culprit.bytes_per_step) + unit;
+  if (culprit.bytes_known) return Bytes(bytes_per_step) + unit;
   char count[64];
   std::snprintf(count, sizeof count, "%.3g", culprit.count_per_step);
   const std::string number = count;
@@ -107,8 +125,9 @@ std::string PeakHeadline(const Findings& findings, const PeakAdvice& advice) {
            ", most likely for the arrays on the kernel's stack";
   }
   if (advice.kind == PeakAdvice::Kind::kWrongDevice) {
-    return headline + "; " + FormatBytes(advice.bytes) + " were put on device " +
-           std::to_string(advice.device) + " at " + place + ", where nothing works any more";
+    return "WRONG DEVICE: " + FormatBytes(advice.bytes) + " made at " + place + " lie on device " +
+           std::to_string(advice.device) + ", which the program no longer used by then" +
+           headline.replace(0, std::string_view("PEAK:").size(), ";");
   }
   // Another moment may be nearly as high.
   uint64_t saved = advice.bytes;
@@ -121,7 +140,8 @@ std::string PeakHeadline(const Findings& findings, const PeakAdvice& advice) {
   if (reduced != nullptr && reduced->bytes > advice.peak_without)
     saved = std::min(saved, reduced->bytes - advice.peak_without);
   return headline + "; " + FormatBytes(saved) + " of the peak" +
-         (devices > 1 ? " of device " + std::to_string(advice.device) : "") + " are avoidable at " + place +
+         (reduced != nullptr ? " of " + FormatBytes(reduced->bytes) : "") +
+         (devices > 1 ? " on device " + std::to_string(advice.device) : "") + " are avoidable at " + place +
          " (" + std::string(PeakAdviceName(advice.kind)) + ")";
 }
 
@@ -148,19 +168,17 @@ std::vector<std::string> Checked(const Findings& findings) {
     }
   }
   std::vector<std::string> details;
-  const auto add = [&](const std::set<GroupId>& groups, const char* what) {
-    if (groups.empty()) return;
-    details.push_back((details.empty() ? Plural(groups.size(), "line") : FormatCount(groups.size())) +
-                      " of " + what);
+  const auto add = [&](const std::set<GroupId>& groups, const std::string& what) {
+    if (!groups.empty()) details.push_back(what + " of " + Plural(groups.size(), "line"));
   };
   add(tensors, "tensors");
   add(driver, "driver memory");
   add(host, "pinned memory");
   add(handles, "handles");
-  if (!findings.fragmentation.empty()) details.push_back("cache");
+  if (!findings.fragmentation.empty()) details.push_back("the allocator's cache");
   for (const DeviceAccount& account : findings.accounts) {
     if (!account.at_end.measured) continue;
-    details.push_back("device's figure");
+    details.push_back("what the card itself says is used");
     break;
   }
   return details;
@@ -240,20 +258,7 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
     const Culprit& worst = verdict.culprits.front();
     verdict.bytes_per_step = leaked >= 0.5 ? leaked : estimated;
     verdict.bytes_known = verdict.bytes_per_step >= 0.5;
-    verdict.headline = "LEAK: " + PerStep(worst, real) + " born at " + worst.place.Short();
-    if (worst.since_step >= 1) {
-      verdict.headline += ", since step " + std::to_string(static_cast<uint64_t>(worst.since_step));
-    }
-    if (!worst.loop.empty()) verdict.headline += ", in the later loop that begins at " + worst.loop;
-    std::set<std::string> lines;
-    for (const Culprit& culprit : verdict.culprits) lines.insert(culprit.place.Short());
-    if (lines.size() > 1) {
-      verdict.headline += ", and " + Plural(lines.size() - 1, "more line");
-      if (leaked >= 1) verdict.headline += " (" + Bytes(leaked) + (real ? "/step" : "/slice") + " in all)";
-    } else if (leaked >= worst.bytes_per_step + 1) {
-      // One line on several devices.
-      verdict.headline += ", " + Bytes(leaked) + (real ? "/step" : "/slice") + " in all";
-    }
+    verdict.headline = LeakHeadline(verdict, findings, {worst.bytes_per_step, {worst.place.Short()}, "", ""});
     return verdict;
   }
   for (const FragmentationFinding& fragmentation : findings.fragmentation) {
@@ -305,6 +310,59 @@ Verdict MakeVerdict(const Findings& findings, uint64_t changes, uint64_t gaps) {
     verdict.confidence /= 2;
   }
   return verdict;
+}
+
+std::string LeakHeadline(const Verdict& verdict, const Findings& findings, const LeakOfHeadline& leak) {
+  const Culprit& worst = verdict.culprits.front();
+  const bool real = findings.steps.real();
+  const std::string unit = real ? "/step" : "/slice";
+  std::string headline = "LEAK: " + PerStep(worst, leak.bytes_per_step, real);
+  double host = 0;
+  double device = 0;
+  for (const Culprit& culprit : verdict.culprits) {
+    const bool estimate =
+        culprit.level == Level::kHandle || culprit.kind == GrowthKindName(GrowthKind::kUnattributed);
+    if (!estimate) (OfHost(culprit) ? host : device) += culprit.bytes_per_step;
+  }
+  const bool only_host =
+      std::ranges::all_of(verdict.culprits, [](const Culprit& culprit) { return OfHost(culprit); });
+  if (OfHost(worst)) {
+    headline += HostWords(worst.space);
+    if (only_host) headline += " (device memory does not grow)";
+  }
+  if (!leak.keeper.empty()) headline += ", kept by " + leak.keeper;
+  const std::string_view first = leak.places.front();
+  // Made where it is stored.
+  const bool same = !leak.keeper.empty() && !leak.stores.empty() && first.starts_with(leak.stores) &&
+                    first.substr(leak.stores.size()).find_first_of("0123456789") != 0;
+  if (!leak.keeper.empty() && !same && !leak.stores.empty()) headline += ", stored at " + leak.stores;
+  headline += same ? ", born and stored at " : leak.keeper.empty() ? " born at " : "; born at ";
+  std::set<std::string> told;
+  for (const std::string& place : leak.places) {
+    // A screen is not filled with one leak's lines.
+    if (told.size() == 3 || !told.insert(place).second) continue;
+    headline += (told.size() > 1 ? " and " : "") + place;
+  }
+  if (worst.since_step >= 1) {
+    headline += ", since step " + std::to_string(static_cast<uint64_t>(worst.since_step));
+  }
+  if (!worst.loop.empty()) headline += ", in the later loop that begins at " + worst.loop;
+  std::set<std::string> others;
+  for (const Culprit& culprit : verdict.culprits) {
+    if (!told.contains(culprit.place.Short())) others.insert(culprit.place.Short());
+  }
+  const double leaked = host + device;
+  const std::string all = host >= 1 && device >= 1 ? Bytes(device) + unit + " of device memory and " +
+                                                         Bytes(host) + unit + " of host memory in all"
+                                                   : Bytes(leaked) + unit + " in all";
+  if (!others.empty()) {
+    headline += ", and " + Plural(others.size(), "more line");
+    if (leaked >= 1) headline += " (" + all + ")";
+  } else if (leaked >= leak.bytes_per_step + 1) {
+    // One line on several devices.
+    headline += ", " + all;
+  }
+  return headline;
 }
 
 std::string_view VerdictName(VerdictKind kind) {

@@ -116,10 +116,10 @@ void AccountText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     Rows rows(account);
     rows.Add("tensors", p.rounding_known + e.rounding_known != 0 ? "" : "with the allocator's rounding",
              [](const Account& moment) { return moment.blocks - moment.rounding; });
-    rows.Add(
-        "rounding",
-        "inside blocks; a census tells it of " + FormatPercent(p.rounding_known, p.blocks) + " at the peak",
-        [](const Account& moment) { return moment.rounding; });
+    rows.Add("rounding",
+             "beyond what tensors asked for; known of " + FormatPercent(p.rounding_known, p.blocks) +
+                 " at the peak",
+             [](const Account& moment) { return moment.rounding; });
     rows.Add("allocator cache", "reserved and free", [](const Account& moment) { return moment.cache; });
     Libraries(detail, rows);
     const bool measured = p.measured || e.measured;

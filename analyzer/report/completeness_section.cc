@@ -119,7 +119,11 @@ void CompletenessText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   } else {
     end = "not in order: killed, _exit, or the file is a copy made while it ran";
   }
-  if (lost == 0 && !trace.read.damage.any()) absl::StrAppend(&end, ", no event lost");
+  if (lost == 0 && !trace.read.damage.any()) {
+    absl::StrAppend(&end, ", no event lost");
+    if (trace.analyses.findings().out_of_memory_count == 0)
+      absl::StrAppend(&end, ", no allocation failed for lack of memory");
+  }
   out.Field("ended", end);
   TextOfRecovery(trace, out);
   TextOfDamage(trace, out);

@@ -80,6 +80,35 @@ std::string RateText(double bytes_per_step, double count_per_step, bool real_ste
   return std::string(text) + (text == std::string("1") ? " object" : " objects") + unit;
 }
 
+std::string RoughDuration(uint64_t microseconds) {
+  struct Unit {
+    double microseconds;
+    const char* name;
+  };
+  static constexpr Unit kDurations[] = {
+      {86400e6, "d"}, {3600e6, "h"}, {60e6, "min"}, {1e6, "s"}, {1e3, "ms"}};
+  double value = static_cast<double>(microseconds);
+  const char* name = "µs";
+  for (const Unit& unit : kDurations) {
+    // 90 s says more than 1.5 min, 36 h more than 1.5 d.
+    const double least = unit.microseconds >= 60e6 ? 2 * unit.microseconds : unit.microseconds;
+    if (static_cast<double>(microseconds) < least) continue;
+    value = static_cast<double>(microseconds) / unit.microseconds;
+    name = unit.name;
+    break;
+  }
+  if (value < 9.95 && std::string_view(name) != "µs") {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f", value);
+    std::string digits = text;
+    if (digits.ends_with(".0")) digits.resize(digits.size() - 2);
+    return digits + " " + name;
+  }
+  double digit = 1;
+  while (value / digit >= 100) digit *= 10;
+  return FormatCount(static_cast<uint64_t>(std::llround(value / digit) * std::llround(digit))) + " " + name;
+}
+
 std::vector<std::string> StackRows(const AnalyzedTrace& trace, OriginId origin, size_t most) {
   std::vector<std::string> rows;
   const auto& origins = trace.analyses.findings().origins;

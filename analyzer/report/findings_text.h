@@ -21,6 +21,8 @@ std::string MomentText(const Moment& moment, const AnalyzedTrace& trace);
 std::string Sparkline(const std::vector<CurvePoint>& curve, size_t width);
 // "3.9 MiB/step", "512 B/step", "1 object/step".
 std::string RateText(double bytes_per_step, double count_per_step, bool real_steps);
+// Of an estimate, two digits: "230 ms", "2.2 s", "19 min", "55 h", "120 d".
+std::string RoughDuration(uint64_t microseconds);
 // Rows of a stack, innermost first, each "function file:line"; at most `most` of them.
 std::vector<std::string> StackRows(const AnalyzedTrace& trace, OriginId origin, size_t most);
 // One frame; `forward`: of the forward pass, for memory that the backward pass made.

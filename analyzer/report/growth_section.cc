@@ -4,6 +4,7 @@
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
 #include "analyzer/report/holders_text.h"
+#include "analyzer/report/remedies.h"
 #include "analyzer/report/sections.h"
 
 namespace gpumemtrace::analyzer {
@@ -17,7 +18,7 @@ std::string What(const GrowthFinding& growth) {
   if (growth.level == Level::kHandle) return Printable(growth.api);
   if (growth.kind == GrowthKind::kStrandedCache) return "allocator cache";
   if (growth.level == Level::kBlock) return "tensors";
-  return std::string(SpaceName(growth.space)) +
+  return std::string(SpaceName(growth.space)) + (OnHost(growth) ? " memory" : "") +
          (growth.library.empty() ? "" : ", " + Printable(growth.library));
 }
 
@@ -32,6 +33,7 @@ void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
   bool heading = false;
   size_t shown = 0;
   size_t suppressed = 0;
+  size_t first_leak = SIZE_MAX;
   for (const GrowthFinding& growth : findings.growth) {
     if (!IsLeak(growth.kind)) continue;
     if (growth.suppressed) {
@@ -59,15 +61,21 @@ void GrowthText(const AnalyzedTrace& trace, int detail, TextWriter& out) {
     }
     out.Line("      " + evidence);
     const auto number = static_cast<size_t>(&growth - findings.growth.data());
+    if (first_leak == SIZE_MAX) first_leak = number;
     for (const std::string& row : HolderRows(trace, number, detail > 0 ? 20 : 3)) out.Line("      " + row);
     const std::string curve = Sparkline(growth.curve, 60);
     if (!curve.empty()) out.Line("      " + curve);
     if (growth.remedy != Remedy::kUnknown) {
+      const size_t with = FreedWith(trace, number);
       std::string remedy = "freed by: " + WhatFrees(trace, number);
+      if (with != number) {
+        remedy = "goes with the fix above" +
+                 (with == first_leak ? "" : ", of " + Printable(findings.growth[with].place.Short()));
+      }
       // Of one leak alone; the headline says it of all.
       if (growth.microseconds_until_full != 0 && detail > 0) {
         remedy +=
-            "; by this line alone the card is full in " + FormatDuration(growth.microseconds_until_full);
+            "; by this line alone the card is full in about " + RoughDuration(growth.microseconds_until_full);
       }
       out.Line("      " + remedy);
     }

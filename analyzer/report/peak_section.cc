@@ -42,15 +42,23 @@ void AdviceText(const Findings& findings, int32_t device, int detail, size_t& le
         findings.verdict.culprits.front().place.Short() == advice.place.Short()) {
       continue;
     }
-    --left;
     // Often another moment is the highest then, and less is saved than this place holds.
     const auto peak = std::ranges::find(findings.peaks, advice.device, &PeakFinding::device);
     const bool another = !internal && peak != findings.peaks.end() &&
                          advice.peak_without + advice.bytes > peak->bytes + advice.bytes / 100;
+    const uint64_t saved =
+        peak == findings.peaks.end() ? 0 : peak->bytes - std::min(peak->bytes, advice.peak_without);
+    // Memory that lies on the wrong device is in the way of others, whatever the peak; else no advice that
+    // gains nothing.
+    const bool misplaced = advice.kind == PeakAdvice::Kind::kWrongDevice;
+    if (another && !misplaced && saved * 100 < peak->bytes) continue;
+    --left;
+    std::string gain = (internal ? " (used without it: about " : " (peak without it: about ") +
+                       FormatBytes(advice.peak_without) +
+                       (another ? ", of another moment: " + FormatBytes(saved) + " less)" : ")");
+    if (misplaced && saved * 100 < advice.bytes) gain.clear();
     out.Field("advice", FormatBytes(advice.bytes) + " at " + Printable(advice.place.Short()) + ": " +
-                            advice.text + "; lowered by " + advice.remedy +
-                            (internal ? " (used without it: about " : " (peak without it: about ") +
-                            FormatBytes(advice.peak_without) + (another ? ", of another moment" : "") + ")");
+                            advice.text + "; lowered by " + advice.remedy + gain);
   }
 }
 

@@ -122,20 +122,17 @@ std::string Printable(std::string_view bytes) {
 
 std::string Shorten(std::string_view text, size_t width) {
   if (DisplayWidth(text) <= width || width < 4) return std::string(text);
-  // Work on code points so that no character is cut.
-  std::vector<std::string_view> characters;
-  for (std::string_view rest = text; !rest.empty();) {
-    const size_t length = std::max<size_t>(Utf8Length(rest), 1);
-    characters.push_back(rest.substr(0, length));
-    rest.remove_prefix(length);
+  size_t end = 0;  // of what is kept
+  size_t columns = 0;
+  while (end < text.size()) {
+    const size_t space = std::min(text.find(' ', end + 1), text.size());
+    const size_t word = DisplayWidth(text.substr(end, space - end));
+    // A long name is kept whole where little else would be left.
+    if (columns + word + 2 > width && columns * 3 >= width) break;
+    columns += word;
+    end = space;
   }
-  const size_t tail = (width - 1) * 2 / 3;
-  const size_t head = width - 1 - tail;
-  std::string out;
-  for (size_t i = 0; i < head; ++i) out.append(characters[i]);
-  out += "…";
-  for (size_t i = characters.size() - tail; i < characters.size(); ++i) out.append(characters[i]);
-  return out;
+  return end >= text.size() ? std::string(text) : std::string(text.substr(0, end)) + " …";
 }
 
 void TextWriter::Heading(std::string_view title) {
@@ -195,7 +192,7 @@ void TextWriter::Table(const std::vector<std::vector<std::string>>& rows, const 
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
   }
   // Where the last column begins; it wraps when enough of the page is left for it.
-  constexpr size_t kLeastToWrap = 24;
+  constexpr size_t kLeastToWrap = 16;
   size_t last = indent;
   for (size_t i = 0; i + 1 < widths.size(); ++i) last += widths[i] + 2;
   const bool wraps = right.size() < widths.size() || (!widths.empty() && !right[widths.size() - 1]);

@@ -25,7 +25,7 @@ std::string FormatPercent(uint64_t part, uint64_t whole);
 // Control characters and invalid UTF-8 of names found in traces, made visible: they must not reach a
 // terminal.
 std::string Printable(std::string_view bytes);
-// At most `width` columns; the middle of long text gives way to "…".
+// Whole words of about `width` columns, then "…" for the rest. A single long word is never cut.
 std::string Shorten(std::string_view text, size_t width);
 
 class TextWriter {

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analyzer/analyses/verdict.h"
 #include "analyzer/analyzed_trace.h"
 #include "analyzer/report/findings_text.h"
 #include "analyzer/report/holders_text.h"
+#include "analyzer/report/remedies.h"
 #include "analyzer/report/sections.h"
 
 namespace gpumemtrace::analyzer {
@@ -28,26 +30,27 @@ size_t OfHeadline(const Findings& findings) {
   return kNone;
 }
 
-// With who keeps the leak before where it was made: the line to edit is mostly the one that stores.
-std::string Headline(const AnalyzedTrace& trace, size_t growth) {
-  const Verdict& verdict = trace.analyses.findings().verdict;
-  std::string headline = Printable(verdict.headline);
-  constexpr std::string_view kBorn = " born at ";
-  const size_t at = headline.find(kBorn);
-  if (growth == kNone || verdict.kind != VerdictKind::kLeak || at == std::string::npos) return headline;
-  const HolderParts holder = FirstHolder(trace, growth);
-  if (holder.who.empty()) return headline;
-  std::string kept = ", kept by " + holder.who;
-  // Made where it is stored.
-  const std::string_view born = std::string_view(headline).substr(at + kBorn.size());
-  const bool same = !holder.stores.empty() && born.starts_with(holder.stores) &&
-                    born.substr(holder.stores.size()).find_first_of("0123456789") != 0;
-  if (same) return headline.replace(at, kBorn.size(), kept + ", born and stored at ");
-  if (!holder.stores.empty()) kept += ", stored at " + holder.stores;
-  return headline.insert(at, kept + ";");
+// With who keeps the leak before where it was made: the line to edit is mostly the one that stores. All that
+// the keeper keeps is one leak.
+std::string Headline(const AnalyzedTrace& trace, size_t number) {
+  const Findings& findings = trace.analyses.findings();
+  const Verdict& verdict = findings.verdict;
+  if (number == kNone || verdict.kind != VerdictKind::kLeak) return Printable(verdict.headline);
+  const std::vector<size_t> together = SameKeeper(trace, number);
+  const HolderParts keeper = KeeperOf(trace, together);
+  if (keeper.who.empty()) return Printable(verdict.headline);
+  LeakOfHeadline leak;
+  leak.keeper = keeper.who;
+  leak.stores = keeper.stores;
+  for (const size_t growth : together) {
+    leak.bytes_per_step += findings.growth[growth].bytes_per_step;
+    leak.places.push_back(findings.growth[growth].place.Short());
+  }
+  return Printable(LeakHeadline(verdict, findings, leak));
 }
 
-// "about 2,200 steps, 227 ms at this rate".
+// "in about 2,200 steps, 230 ms at this rate". Of a leak that would take longer than most trainings last it
+// is said that it is small.
 std::string UntilFull(const Findings& findings) {
   const Verdict& verdict = findings.verdict;
   const auto lines = std::ranges::count_if(findings.growth, [](const GrowthFinding& growth) {
@@ -61,8 +64,10 @@ std::string UntilFull(const Findings& findings) {
     const auto steps = static_cast<uint64_t>(std::floor(verdict.steps_until_full / unit) * unit);
     text += "about " + Plural(steps, "step") + ", ";
   }
-  return text + FormatDuration(verdict.microseconds_until_full) +
-         (lines > 1 ? " at the rates of all lines together" : " at this rate");
+  constexpr double kSmallLeak = 1e7;
+  return text + RoughDuration(verdict.microseconds_until_full) +
+         (lines > 1 ? " at the rates of all lines together" : " at this rate") +
+         (verdict.steps_until_full >= kSmallLeak ? ": a small leak" : "");
 }
 
 // The highest moment of a run that has nothing else to tell, in one sentence; empty without device memory.
@@ -86,8 +91,8 @@ std::string HighestMoment(const Findings& findings) {
   const auto account = std::ranges::find(findings.accounts, most->device, &DeviceAccount::device);
   if (account != findings.accounts.end() && account->at_peak.measured) {
     const Account& then = account->at_peak;
-    text += "; that is " + FormatPercent(most->bytes, then.total) + " of the card, of which " +
-            FormatPercent(then.used, then.total) + " was in use then";
+    text += "; that is " + FormatPercent(most->bytes, then.total) +
+            " of the card; in use by all programs then: " + FormatPercent(then.used, then.total);
   }
   return text;
 }
@@ -95,7 +100,7 @@ std::string HighestMoment(const Findings& findings) {
 // What is kept, and what to do about it.
 void AboutTheLeak(const AnalyzedTrace& trace, size_t number, TextWriter& out) {
   const Findings& findings = trace.analyses.findings();
-  const HolderParts holder = FirstHolder(trace, number);
+  const HolderParts holder = KeeperOf(trace, SameKeeper(trace, number));
   if (findings.verdict.kind == VerdictKind::kLeak && !holder.facts.empty()) {
     out.Field("kept", holder.facts);
   } else {
@@ -105,6 +110,8 @@ void AboutTheLeak(const AnalyzedTrace& trace, size_t number, TextWriter& out) {
   std::string todo;
   if (findings.growth[number].remedy != Remedy::kUnknown) todo = WhatFrees(trace, number);
   if (!todo.empty()) out.Field("freed by", todo);
+  if (OnHost(findings.growth[number]))
+    out.Field("host is full", "when is not known: a trace does not tell how much memory the host has");
   if (findings.verdict.microseconds_until_full != 0) out.Field("card is full", UntilFull(findings));
 }
 
@@ -159,7 +166,7 @@ void VerdictText(const AnalyzedTrace& trace, int, TextWriter& out) {
   if (verdict.kind == VerdictKind::kClean || verdict.kind == VerdictKind::kPeak) {
     std::string checked;
     for (const std::string& what : verdict.details) checked += (checked.empty() ? "" : ", ") + what;
-    if (!checked.empty()) out.Field("checked", checked);
+    if (!checked.empty()) out.Field("checked", "for growth: " + checked);
   }
   const Steps& steps = findings.steps;
   if (steps.count != 0) {

@@ -6,6 +6,7 @@ usage: findings_test.py GPUMEM_ANALYZE GPUMEM_SYNTHESIZE FIXTURES
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -343,7 +344,7 @@ class Findings(unittest.TestCase):
                             ("10_lru_cache_tensor_key", "a bound (maxsize) and keys that come again"),
                             ("12_recurrent_state_not_detached", "keeping .detach()"),
                             ("14_eval_logits_gathered_on_gpu", "a bound, or storing copies on the CPU (.cpu()), in "),
-                            ("03_cached_outputs_with_graph", "storing .detach() in 03_cached_outputs_with_graph.cache"),
+                            ("03_cached_outputs_with_graph", "a bound, or storing .detach().cpu(), in "),
                             ("22_pinned_staging_buffers_kept", "a bound, or a few buffers that are used again, in "),
                             ("32_kv_cache_grown_by_cat", "allocating the buffer once"),
                             ("53_cupy_row_view_kept", "keeping a copy of the part")):
@@ -355,7 +356,9 @@ class Findings(unittest.TestCase):
     def test_advice_says_when_another_moment_is_the_highest_then(self):
         """500 MiB of a peak of 955.6 MiB, which would still be 705.6 MiB without them."""
         text = " ".join(run(fixture("42_logits_upcast_peak"))[1].split())
-        self.assertIn("(peak without it: about 705.6 MiB, of another moment)", text)
+        self.assertIn("(peak without it: about 705.6 MiB, of another moment: 250 MiB less)", text)
+        # The headline says the same.
+        self.assertIn("250 MiB of the peak of 955.6 MiB are avoidable", text)
 
     def test_what_the_line_made_once_is_no_part_of_the_leak(self):
         for name, bytes_, count, once in (("02_losses_list_after_backward", 299 * 512, 299, 33 << 20),
@@ -401,7 +404,7 @@ class Findings(unittest.TestCase):
     def test_a_clean_run_tells_its_peak_and_a_needless_cache_in_a_sentence(self):
         text = " ".join(run(fixture("72_curriculum_longer_sequences"))[1].split())
         self.assertIn("peak 328.0 MiB of tensors in step 19, 193.0 MiB of it made at backward of ", text)
-        self.assertIn("that is 0.2 % of the card, of which 4.8 % was in use then", text)
+        self.assertIn("that is 0.2 % of the card; in use by all programs then: 4.8 %", text)
         self.assertIn("hint the allocator of device 0 held 1.29 GiB for at most 328.0 MiB of tensors", text)
         self.assertNotIn("hint", self.report(fixture("76_eval_every_ten_steps")))
 
@@ -410,7 +413,7 @@ class Findings(unittest.TestCase):
                 ("64_cuda_local_memory_footprint",
                  ("the driver took 792 MiB by itself when a kernel was first launched at ", "arrays on the kernel's "
                   "stack", " lowered by smaller arrays in the kernel")),
-                ("46_wrong_device_after_load_2gpu", ("32 MiB were put on device 0 at ", " lowered by map_location")),
+                ("46_wrong_device_after_load_2gpu", ("32 MiB made at ", " lie on device 0, which the program no longer used", " lowered by map_location")),
                 ("41_foreach_adam_step_peak", (" lowered by foreach=False or fused=True",)),
                 ("44_checkpoint_left_on_gpu", (' lowered by loading it with map_location="cpu"',))):
             text = " ".join(run(fixture(name))[1].split())
@@ -457,6 +460,112 @@ class Findings(unittest.TestCase):
             self.assertIn(words, text)
         for words in ("asked for by no call of this program", "taken as kernels were first launched (estimate)"):
             self.assertIn(words, " ".join(text.split()))
+
+    def test_a_leak_of_host_memory_says_so_first(self):
+        report = self.report(fixture("22_pinned_staging_buffers_kept"))
+        self.assertIn("LEAK: 4 MiB/step of pinned HOST memory (device memory does not grow)", report["headline"])
+        text = " ".join(run(fixture("22_pinned_staging_buffers_kept"))[1].split())
+        self.assertNotIn("card is full", text)
+        self.assertIn(" host is full when is not known", text)
+        # One tensor on the device, the rest of what the census met on the host.
+        self.assertIn("1 device tensor, 4 MiB of 4 MiB live, and 160 MiB of 160 MiB on the host", text)
+        self.assertNotIn("HOST", self.report(fixture("14_eval_logits_gathered_on_gpu"))["headline"])
+
+    def test_what_one_thing_keeps_is_one_leak(self):
+        for name, words, kept in (
+                # A list keeps results and, through their graph, inputs: two lines.
+                ("03_cached_outputs_with_graph", ("LEAK: 250 KiB/step, kept by ", " and the autograd graph of what it holds"),
+                 "398 tensors, 48.6 MiB"),
+                ("10_lru_cache_tensor_key", ("LEAK: 1.50 MiB/step, ", ".rotary[cached value], …[cached argument] (lru_cache"),
+                 "79 blocks (shared by 118 tensors), 59.5 MiB"),
+                ("12_recurrent_state_not_detached", ("LEAK: 1.25 MiB/step, kept by the autograd graph of ",), "78 tensors, 48.8 MiB"),
+                # Paths that differ in their last key only.
+                ("16_best_weights_snapshots_on_gpu", ("LEAK: 8 MiB/step, ", ".kept[…]['0.weight'], …['1.weight'] (list"),
+                 "48 tensors, 192 MiB")):
+            with self.subTest(name):
+                report = self.report(fixture(name))
+                for word in words:
+                    self.assertIn(word, report["headline"])
+                self.assertNotIn("more line", report["headline"])
+                self.assertAlmostEqual(report["bytes_per_step"],
+                                       sum(g["bytes_per_step"] for g in report["growth"] if g["kind"] == "leak"), delta=1)
+                text = " ".join(run(fixture(name))[1].split())
+                self.assertIn(" kept " + kept, text)
+                # Said once; the other line goes with it.
+                lines = sum(g["kind"] == "leak" for g in report["growth"])
+                self.assertEqual((text.count("freed by: "), text.count("goes with the fix above")), (1, lines - 1))
+
+    def test_a_remedy_that_frees_a_part_says_so(self):
+        text = " ".join(run(fixture("03_cached_outputs_with_graph"))[1].split())
+        self.assertIn("(.detach() alone leaves 125 KiB/step)", text)
+
+    def test_remedies_are_in_the_words_of_the_framework(self):
+        for name, words, others in (("50_jax_history_of_device_arrays", ("jax.device_get", "39 arrays"), (".cpu()", "tensor,")),
+                                    ("53_cupy_row_view_kept", ("(.copy())", "41 device arrays"), (".clone()", "tensor")),
+                                    ("14_eval_logits_gathered_on_gpu", (".cpu()", "39 tensors"), ("array", "cupy"))):
+            _, text, _ = run(fixture(name))
+            text = " ".join(text.split("\n", 1)[1].replace(name, "program").split())
+            for word in words:
+                with self.subTest(name, word=word):
+                    self.assertIn(word, text)
+            for word in others:
+                with self.subTest(name, word=word):
+                    self.assertNotIn(word, text.split("Account of ")[0].replace("0 of tensors", ""))
+
+    def test_a_collector_that_is_switched_off_is_told_where_the_remedy_is(self):
+        for name, way in (("05_refcycle_bound_method", "weakref.WeakMethod"), ("07_autograd_ctx_holds_output", "save_for_backward")):
+            with self.subTest(name):
+                text = " ".join(run(fixture(name))[1].split())
+                headline = text[text.index(" freed by "):text.index(" card is full ")]
+                for words in ("gc.enable()", "is switched off in this program", way):
+                    self.assertIn(words, headline)
+                # Those that hold it, of a census before they were gone.
+                holders = self.report(fixture(name))["holders"]
+                self.assertEqual(holders[0]["tensors"], 40)
+
+    def test_advice_that_gains_nothing_is_not_given(self):
+        text = " ".join(run(fixture("46_wrong_device_after_load_2gpu"))[1].split())
+        self.assertIn("WRONG DEVICE: 32 MiB ", text)
+        self.assertNotIn("peak without it", text)
+
+    def test_growth_of_one_cause_is_explained_in_one_way(self):
+        """A workspace for each new stream, and a cache that grows with them."""
+        path = fixture("26_stream_per_request_cublas_workspace")
+        text = " ".join(run(path)[1].split())
+        self.assertNotIn("larger than the one before", text)
+        self.assertNotIn("torch.cat", text)
+        self.assertIn("goes with the fix above", text)
+        self.assertIn("each request is larger than the one before", run(fixture("32_kv_cache_grown_by_cat"))[1].replace("\n  ", " "))
+
+    def test_what_is_freed_after_the_last_step_is_said_not_to_stay(self):
+        for name in ("08_stored_exceptions_keep_frames", "20_leak_under_cudamallocasync", "14_eval_logits_gathered_on_gpu"):
+            with self.subTest(name):
+                growth = self.report(fixture(name))["growth"][0]
+                gone = growth["live_bytes_at_end"] < growth["live_bytes"] / 2
+                self.assertEqual("freed only after the last one" in growth["explanation"], gone)
+                self.assertEqual("until the end" in growth["explanation"], not gone)
+
+    def test_an_estimate_of_time_has_two_digits(self):
+        for name, words in (("24_cublas_handle_per_call", r"in about [\d,]+ steps, \d{2}0 ms "), ("10_lru_cache_tensor_key", r" \d{2} min "),
+                            ("02_losses_list_after_backward", r" (\d{2} h|\d\.\d d) at this rate: a small leak")):
+            with self.subTest(name):
+                self.assertRegex(" ".join(run(fixture(name))[1].split()), "card is full .*" + words)
+
+    def test_words_are_not_cut(self):
+        """Every name that is shortened is cut between words, at its end."""
+        for path in sorted(glob.glob(os.path.join(FIXTURES, "cases", "*.pb"))):
+            for part in run(path)[1].replace("[…]", "").replace("(…)", "").split("…")[:-1]:
+                self.assertIn(part[-1:], (" ", "\n"), (path, part[-40:]))
+
+    def test_a_run_says_what_was_looked_at_and_that_nothing_failed(self):
+        text = " ".join(run(self.trace("Healthy"))[1].split())
+        self.assertRegex(text, r" checked for growth: tensors of \d+ lines?, ")
+        self.assertIn("no allocation failed for lack of memory", text)
+        self.assertNotIn("no allocation failed", run(self.trace("OutOfMemory"))[1])
+        roles = " ".join(run(fixture("03_cached_outputs_with_graph"))[1].split())
+        parts = re.search(r"a census tells ([\d.]+) % of it, ([\d.]+) % from when it was born and who freed it, "
+                          r"([\d.]+) % are not known", roles)
+        self.assertAlmostEqual(sum(float(part) for part in parts.groups()), 100, delta=0.2)
 
     def test_native_code_without_lines_says_what_is_missing(self):
         self.assertIn("build it with -g", " ".join(run(fixture("60_cuda_forgotten_buffers"))[1].split()))
