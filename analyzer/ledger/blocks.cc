@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "analyzer/ledger/ledger.h"
+#include "analyzer/ledger/lifetimes.h"
 
 namespace gpumemtrace::analyzer {
 

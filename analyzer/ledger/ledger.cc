@@ -2,23 +2,13 @@
 
 #include <algorithm>
 
+#include "analyzer/ledger/lifetimes.h"
+
 namespace gpumemtrace::analyzer {
 namespace {
 
 constexpr size_t kBatchChanges = 1024;
 constexpr size_t kMaxFreedAddresses = 1u << 20;
-
-void Add(Totals& totals, uint64_t size, const TraceEvent& event) {
-  totals.bytes += size;
-  ++totals.count;
-  ++totals.births;
-  totals.born_bytes += size;
-  if (totals.bytes > totals.peak_bytes) {
-    totals.peak_bytes = totals.bytes;
-    totals.peak_index = event.index;
-    totals.peak_time_us = event.time_us;
-  }
-}
 
 void Remove(Totals& totals, uint64_t size) {
   totals.bytes -= size;
@@ -73,88 +63,9 @@ const AddressRange* Ledger::FindRange(uint64_t address) const {
   return address < after->second.end ? &after->second : nullptr;
 }
 
-const AddressRange* Ledger::FindRangeCached(uint64_t address) const {
-  // Segments of caching allocators are multiples of 2 MiB.
-  AddressRange& cached = range_cache_[(address >> 21) % range_cache_.size()];
-  if (address >= cached.start && address < cached.end) return &cached;
-  const AddressRange* range = FindRange(address);
-  if (range != nullptr) cached = *range;
-  return range;
-}
-
 uint64_t Ledger::MappedBytes(uint32_t slot) const {
   const auto found = references_.find(slot);
   return found == references_.end() ? 0 : found->second.mapped_bytes;
-}
-
-uint32_t Ledger::NewSlot() {
-  if (!free_slots_.empty()) {
-    const uint32_t slot = free_slots_.back();
-    free_slots_.pop_back();
-    return slot;
-  }
-  allocations_.emplace_back();
-  return static_cast<uint32_t>(allocations_.size() - 1);
-}
-
-uint32_t Ledger::SlotOfObject(const TraceEvent& event) const {
-  if (event.object == kNoSlot || event.object >= slot_of_object_.size()) return kNoSlot;
-  const uint32_t slot = slot_of_object_[event.object];
-  if (slot == kNoSlot || !allocations_[slot].live || allocations_[slot].birth_index != event.birth_index) {
-    return kNoSlot;  // it ended without a free
-  }
-  return slot;
-}
-
-void Ledger::AddChange(const TraceEvent& event, ChangeKind kind, uint32_t slot, uint8_t flags) {
-  Change& change = changes_.Next();
-  const Allocation& allocation = allocations_[slot];
-  change.index = event.index;
-  change.sequence = event.sequence;
-  change.time_us = event.time_us;
-  change.address = allocation.address;
-  change.size = allocation.size;
-  change.birth_index = allocation.birth_index;
-  change.birth_time_us = allocation.birth_time_us;
-  change.slot = slot;
-  change.site = allocation.site;
-  change.cause = event.site;
-  change.segment = allocation.segment;
-  change.device = allocation.device;
-  change.kind = kind;
-  change.level = allocation.level;
-  change.space = allocation.space;
-  change.flags = flags;
-  const bool block = allocation.level == Level::kBlock;
-  change.reported_allocated = block ? event.argument[0] : 0;
-  change.reported_reserved = block ? event.argument[1] : 0;
-}
-
-uint32_t Ledger::Birth(const TraceEvent& event, SiteId site, int32_t device, Level level, Space space,
-                       uint64_t address, uint64_t size, uint8_t flags) {
-  const uint32_t slot = NewSlot();
-  Allocation& allocation = allocations_[slot];
-  allocation = {};
-  allocation.birth_index = event.index;
-  allocation.birth_sequence = event.sequence;
-  allocation.birth_time_us = event.time_us;
-  allocation.address = address;
-  allocation.size = size;
-  allocation.site = site;
-  allocation.device = device;
-  allocation.level = level;
-  allocation.space = space;
-  allocation.live = true;
-  allocation.estimated_size = (flags & kChangeEstimatedSize) != 0;
-  if (event.object != kNoSlot) {
-    if (event.object >= slot_of_object_.size()) slot_of_object_.resize(event.object + size_t{1}, kNoSlot);
-    slot_of_object_[event.object] = slot;
-  }
-  DeviceBook& book = Book(device);
-  Add(book.levels[static_cast<size_t>(level)], size, event);
-  if (level == Level::kSegment) Add(book.spaces[static_cast<size_t>(space)], size, event);
-  if (level != Level::kBlock) AddChange(event, ChangeKind::kBirth, slot, flags);
-  return slot;
 }
 
 void Ledger::Death(uint32_t slot, const TraceEvent& event, uint8_t flags) {

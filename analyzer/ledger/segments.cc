@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "analyzer/ledger/ledger.h"
+#include "analyzer/ledger/lifetimes.h"
 
 namespace gpumemtrace::analyzer {
 namespace {

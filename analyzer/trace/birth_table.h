@@ -33,15 +33,15 @@ class BirthTable {
       object = free_objects_.back();
       free_objects_.pop_back();
     }
-    if (window_[index & (window_.size() - 1)].index != kNoIndex) Evict(index);
-    window_[index & (window_.size() - 1)] = {index, address, size, site, object};
+    if (window_[index & window_mask_].index != kNoIndex) Evict(index);
+    window_[index & window_mask_] = {index, address, size, site, object};
     ++count_;
     return object;
   }
 
   // Null when no such object lives. Valid until the next Insert or Erase.
   const Birth* Find(uint64_t index) const {
-    const Birth& place = window_[index & (window_.size() - 1)];
+    const Birth& place = window_[index & window_mask_];
     if (place.index == index) return &place;
     for (size_t i = Home(index);; i = (i + 1) & (old_.size() - 1)) {
       if (old_[i].index == index) return &old_[i];
@@ -53,7 +53,7 @@ class BirthTable {
   void Erase(const Birth* birth) {
     free_objects_.push_back(birth->object);
     --count_;
-    Birth& place = window_[birth->index & (window_.size() - 1)];
+    Birth& place = window_[birth->index & window_mask_];
     if (&place == birth) {
       place.index = kNoIndex;
       return;
@@ -97,7 +97,7 @@ class BirthTable {
         if (birth.index != kNoIndex) PlaceOld(birth);
       }
     }
-    Birth& place = window_[index & (window_.size() - 1)];
+    Birth& place = window_[index & window_mask_];
     PlaceOld(place);
     ++old_count_;
     place.index = kNoIndex;
@@ -105,8 +105,9 @@ class BirthTable {
     evicted_ = 0;
     std::vector<Birth> before(window_.size() * 4);
     before.swap(window_);
+    window_mask_ = window_.size() - 1;
     for (const Birth& birth : before) {
-      if (birth.index != kNoIndex) window_[birth.index & (window_.size() - 1)] = birth;
+      if (birth.index != kNoIndex) window_[birth.index & window_mask_] = birth;
     }
   }
 
@@ -117,6 +118,7 @@ class BirthTable {
   }
 
   std::vector<Birth> window_;
+  size_t window_mask_ = kFirstWindow - 1;
   std::vector<Birth> old_;
   size_t old_count_ = 0;
   size_t count_ = 0;

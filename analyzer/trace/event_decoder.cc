@@ -35,7 +35,7 @@ DeviceReading ToReading(const DeviceMemory& memory) {
 
 EventDecoder::EventDecoder(TraceModel& model, TraceSink& sink, DamageReport& damage)
     : model_(model), sink_(sink), damage_(damage) {
-  buffer_.reserve(kBatchEvents);
+  buffer_.resize(kBatchEvents);
 }
 
 void EventDecoder::SiteDefined(SiteId id) {
@@ -52,6 +52,7 @@ void EventDecoder::SiteDefined(SiteId id) {
   site.begins = event_columns::BeginsObject(kind) && !site.failed;
   site.has_live = event_columns::HasLive(kind);
   site.has_address = event_columns::HasAddress(kind);
+  site.block = IsBlock(info.kind);
   const auto [it, inserted] = device_index_.try_emplace(info.device, static_cast<uint32_t>(devices_.size()));
   if (inserted) devices_.emplace_back();
   site.device = it->second;
@@ -217,6 +218,8 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
   uint64_t time = events.first_time_us();
   uint64_t sequence = events.first_sequence() - 1;
   const char* fault = nullptr;
+  HotSite* const sites = sites_.data();
+  const size_t site_count = sites_.size();
   uint64_t done = 0;
   for (; done < count; ++done) {
     auto id = static_cast<SiteId>(site_column.Next());
@@ -225,11 +228,11 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
       expected = predictor_.Predict();
       id = expected.site;
     }
-    if (id >= sites_.size() || sites_[id].kind == EventKind::kUnspecified || site_column.exhausted()) {
+    if (id >= site_count || sites[id].kind == EventKind::kUnspecified || site_column.exhausted()) {
       fault = "an event refers to a definition that is missing";
       break;
     }
-    HotSite& site = sites_[id];
+    HotSite& site = sites[id];
     if (site.epoch != epoch_) {
       site.epoch = epoch_;
       site.last_address = 0;
@@ -237,10 +240,12 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
       site.last_argument[0] = 0;
       site.last_argument[1] = 0;
     }
-    TraceEvent& event = buffer_.emplace_back();
-    if (folded)
+    // Every field is set.
+    TraceEvent& event = buffer_[buffered_];
+    if (folded) {
       next_index_ +=
           std::min(index_column.Next(), folded_.last_index - std::min(folded_.last_index, next_index_));
+    }
     event.index = next_index_++;
     event.site = id;
     event.kind = site.kind;
@@ -248,7 +253,10 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
         static_cast<int64_t>(time_column.NextZigzag() + static_cast<uint64_t>(int64_t{expected.step}));
     event.time_us = time += static_cast<uint64_t>(step) * time_step;
     event.sequence = sequence += sequence_column.NextZigzag() + 1;
-    event.size = site.size;
+    uint64_t address = 0;
+    uint64_t size = site.size;
+    uint64_t birth_index = kNoIndex;
+    uint32_t object = kNoSlot;
 
     bool by_address = site.has_address;
     bool has_size = site.size_varies;
@@ -260,13 +268,13 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
         by_address = true;
         has_size = has_size || site.kind == EventKind::kBlockFree;
       } else {
-        event.birth_index = event.index - distance;
-        birth = births_.Find(event.birth_index);
+        birth_index = event.index - distance;
+        birth = births_.Find(birth_index);
         if (birth != nullptr) {
-          event.object = birth->object;
-          event.address = birth->address;
-          event.size = birth->size;
-        } else if (IsBlock(site.kind)) {
+          object = birth->object;
+          address = birth->address;
+          size = birth->size;
+        } else if (site.block) {
           devices_[site.device].known = false;
         }
       }
@@ -274,32 +282,32 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
     if (predicted) predictor_.Learn(id, step, distance);
     if (has_size) {
       site.last_size += size_column.NextZigzag();
-      event.size = site.last_size;
+      size = site.last_size;
     }
     const bool placed = addresses_predicted && site.kind == EventKind::kBlockAllocate &&
-                        address_prediction::Follows(site.shift, 0, event.size);
+                        address_prediction::Follows(site.shift, 0, size);
     if (by_address) {
       if (placed) {
         site.last_address =
-            addresses_.Predict(static_cast<int32_t>(site.device), site.lane, event.size, site.last_address);
+            addresses_.Predict(static_cast<int32_t>(site.device), site.lane, size, site.last_address);
       }
       site.last_address += address_column.NextZigzag();
-      event.address = site.last_address << site.shift;
+      address = site.last_address << site.shift;
     } else if (addresses_predicted && birth != nullptr && site.kind == EventKind::kBlockFree &&
                addresses_.Knows(birth->index) &&
                address_prediction::Follows(site.shift, birth->address, birth->size)) {
       addresses_.Freed(static_cast<int32_t>(site.device), site.lane,
                        birth->address >> address_prediction::kShift, birth->size);
     }
-    if (IsBlock(site.kind)) {
+    if (site.block) {
       DeviceTotals& totals = devices_[site.device];
-      const uint64_t change = site.kind == EventKind::kBlockAllocate ? event.size
-                              : site.kind == EventKind::kBlockFree   ? 0 - event.size
+      const uint64_t change = site.kind == EventKind::kBlockAllocate ? size
+                              : site.kind == EventKind::kBlockFree   ? 0 - size
                                                                      : 0;
       event.argument[0] = totals.allocated += change + allocated_column.NextZigzag();
       const uint64_t reserved = totals.reserved + reserved_column.NextZigzag();
       if (placed) {
-        addresses_.Allocated(event.address >> address_prediction::kShift, event.size,
+        addresses_.Allocated(address >> address_prediction::kShift, size,
                              totals.reserved != 0 ? reserved - totals.reserved : 0);
       }
       event.argument[1] = totals.reserved = reserved;
@@ -308,13 +316,18 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
     } else {
       event.argument[0] = site.last_argument[0] += argument_0_column.NextZigzag();
       event.argument[1] = site.last_argument[1] += argument_1_column.NextZigzag();
+      event.totals_known = true;
     }
     if (site.begins) {
-      event.object = births_.Insert(event.index, event.address, event.size, id);
+      object = births_.Insert(event.index, address, size, id);
     } else if (birth != nullptr && !site.failed) {
       births_.Erase(birth);
     }
-    if (buffer_.size() == kBatchEvents) Flush();
+    event.address = address;
+    event.size = size;
+    event.birth_index = birth_index;
+    event.object = object;
+    if (++buffered_ == kBatchEvents) Flush();
   }
   if (fault == nullptr &&
       (time_column.exhausted() || sequence_column.exhausted() || live_column.exhausted() ||
@@ -333,14 +346,14 @@ void EventDecoder::DecodeEvents(const ReadyPacket& packet) {
 }
 
 void EventDecoder::Flush() {
-  std::span<const TraceEvent> rest = buffer_;
+  std::span<const TraceEvent> rest = buffered();
   // Interruptions that belong between events of this batch. Events are in order but for late frees, so the
   // first greater sequence number is the place.
   while (next_interruption_ < interruptions_.size()) {
     const auto& [sequence, what] = interruptions_[next_interruption_];
     size_t before = 0;
     while (before < rest.size() && rest[before].sequence < sequence) ++before;
-    if (before == rest.size() && buffer_.size() == kBatchEvents) break;  // more events may come before it
+    if (before == rest.size() && buffered_ == kBatchEvents) break;  // more events may come before it
     if (before != 0) sink_.OnEvents(rest.first(before));
     rest = rest.subspan(before);
     if (const TraceMark* mark = std::get_if<TraceMark>(&what)) {
@@ -351,7 +364,7 @@ void EventDecoder::Flush() {
     ++next_interruption_;
   }
   if (!rest.empty()) sink_.OnEvents(rest);
-  buffer_.clear();
+  buffered_ = 0;
 }
 
 void EventDecoder::IndexBirths() {
@@ -385,22 +398,22 @@ void EventDecoder::Append(TraceEvent event) {
     event.object = births_.Insert(event.index, event.address, event.size, event.site);
     birth_by_address_[{kind, event.address}] = event.index;
   }
-  buffer_.push_back(event);
-  if (buffer_.size() == kBatchEvents) {
-    sink_.OnEvents(buffer_);
-    buffer_.clear();
+  buffer_[buffered_++] = event;
+  if (buffered_ == kBatchEvents) {
+    sink_.OnEvents(buffered());
+    buffered_ = 0;
   }
 }
 
 void EventDecoder::AppendMark(const TraceMark& mark) {
-  if (!buffer_.empty()) sink_.OnEvents(buffer_);
-  buffer_.clear();
+  if (buffered_ != 0) sink_.OnEvents(buffered());
+  buffered_ = 0;
   sink_.OnMark(mark);
 }
 
 void EventDecoder::AppendReading(const DeviceReading& reading) {
-  if (!buffer_.empty()) sink_.OnEvents(buffer_);
-  buffer_.clear();
+  if (buffered_ != 0) sink_.OnEvents(buffered());
+  buffered_ = 0;
   sink_.OnDeviceReading(reading);
 }
 

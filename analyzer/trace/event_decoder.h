@@ -55,6 +55,7 @@ class EventDecoder {
     bool begins = false;
     bool has_live = false;
     bool has_address = false;
+    bool block = false;
     uint8_t lane = 0;  // of its stream, as address_prediction.h counts them
   };
   struct DeviceTotals {
@@ -71,6 +72,7 @@ class EventDecoder {
   // Births by kind and address, for Append.
   void IndexBirths();
   void Lost(uint64_t events, uint64_t offset, const std::string& fault);
+  std::span<const TraceEvent> buffered() const { return {buffer_.data(), buffered_}; }
 
   TraceModel& model_;
   TraceSink& sink_;
@@ -95,7 +97,9 @@ class EventDecoder {
   bool in_folded_ = false;
   FoldedWindow folded_;
 
+  // The first buffered_ are to be handed over; the others are written over.
   std::vector<TraceEvent> buffer_;
+  size_t buffered_ = 0;
   // Of the packet being decoded, by sequence; interruptions_[next_interruption_…] are still to come.
   std::vector<std::pair<uint64_t, Interruption>> interruptions_;
   size_t next_interruption_ = 0;

@@ -305,7 +305,10 @@ class Predictor {
     // What is left behind may take a number that is still to come: it does not reach into the block.
     for (uint32_t i = 1; i <= pieces_; ++i) {
       const Piece& piece = tables_->pieces[i];
-      if (piece.start < end && piece.end > start && piece.size != 0) Cut(i, start, end);
+      // Which of the two is true nobody can foresee, that both are is rare.
+      const auto before = static_cast<uint32_t>(piece.start < end);
+      const auto behind = static_cast<uint32_t>(piece.end > start);
+      if ((before & behind) != 0 && piece.size != 0) Cut(i, start, end);
     }
   }
 
