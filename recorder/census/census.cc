@@ -34,12 +34,16 @@ std::atomic<bool> api_found{false};
 std::atomic<bool> scheduled{false};
 // What it is to do: a bit for each trigger.
 std::atomic<uint32_t> wanted{0};
+// It ran in another interpreter than the main one: Observe asks again.
+std::atomic<bool> misplaced{false};
 std::atomic<bool> complete{false};
 // Spent on censuses in all, and on the last one.
 std::atomic<uint64_t> spent_ns{0};
 std::atomic<uint64_t> last_ns{0};
 GrowthWatch growth;
 uint64_t next_attempt_ns = 0;
+// When to ask again for what was misplaced.
+uint64_t next_call_ns = 0;
 int attempts = 0;
 
 // Touched with the GIL only.
@@ -241,7 +245,13 @@ int OnPendingCall(void*) {
   scheduled.exchange(false, std::memory_order_acq_rel);
   const uint32_t triggers = wanted.exchange(0, std::memory_order_acq_rel);
   if (!Active()) return 0;
-  if (!InMainInterpreter()) return 0;
+  if (!InMainInterpreter()) {
+    // Until 3.11 the main thread runs such calls in whatever interpreter it is in. A call that adds itself
+    // again would run after every bytecode there.
+    wanted.fetch_or(triggers, std::memory_order_acq_rel);
+    misplaced.store(true, std::memory_order_release);
+    return 0;
+  }
   if (space == nullptr) {
     space = MakeSpace();
     if (space == nullptr) {
@@ -265,15 +275,20 @@ int OnPendingCall(void*) {
   return EndCall();
 }
 
+// Adds the call that does what is wanted, if none waits already. False: the queue is full.
+bool AddCall() {
+  if (scheduled.exchange(true, std::memory_order_acq_rel)) return true;
+  if (api.add_pending_call(OnPendingCall, nullptr) == 0) return true;
+  scheduled.store(false, std::memory_order_release);
+  return false;
+}
+
 bool Schedule(long trigger) {
   if (!api_found.load(std::memory_order_acquire) || !MayAddPendingCall(api)) return false;
   const uint32_t bit = uint32_t{1} << trigger;
   wanted.fetch_or(bit, std::memory_order_acq_rel);
-  // The call that waits already, perhaps for something else, does this, too.
-  if (scheduled.exchange(true, std::memory_order_acq_rel)) return true;
-  if (api.add_pending_call(OnPendingCall, nullptr) == 0) return true;
+  if (AddCall()) return true;
   wanted.fetch_and(~bit, std::memory_order_acq_rel);
-  scheduled.store(false, std::memory_order_release);  // the queue is full
   return false;
 }
 
@@ -283,9 +298,11 @@ void Configure(const CensusOptions& given) {
   options = given;
   scheduled.store(false, std::memory_order_relaxed);
   wanted.store(0, std::memory_order_relaxed);
+  misplaced.store(false, std::memory_order_relaxed);
   complete.store(false, std::memory_order_relaxed);
   growth = GrowthWatch(given.mode == Mode::kAuto, given.growth);
   next_attempt_ns = 0;
+  next_call_ns = 0;
   attempts = 0;
 }
 
@@ -298,6 +315,10 @@ void Observe(uint64_t now_ns, uint64_t live_blocks, uint64_t live_bytes) {
     if (!FindPython(&api)) return;
     api_found.store(true, std::memory_order_release);
     next_attempt_ns = 0;
+  }
+  if (now_ns >= next_call_ns && misplaced.exchange(false, std::memory_order_acq_rel)) {
+    next_call_ns = now_ns + kRetryNs;
+    if (MayAddPendingCall(api) && !AddCall()) misplaced.store(true, std::memory_order_release);
   }
   const Cost cost = {spent_ns.load(std::memory_order_relaxed), last_ns.load(std::memory_order_relaxed)};
   if (growth.Look(now_ns, live_blocks, live_bytes, cost)) {

@@ -204,6 +204,37 @@ ask()
 print("end")
 '''
 
+# The call that was asked for runs while the main thread is in a subinterpreter (up to 3.11), and is asked for again.
+MISPLACED = """
+import os, sys, threading, time
+sys.path.insert(0, %r)
+import gpumemtrace
+import torch
+try:
+    import _interpreters as interpreters  # 3.13
+except ImportError:
+    import _xxsubinterpreters as interpreters
+kept = [torch.empty(1000, device="cuda") for _ in range(7)]
+taken = []
+sys.addaudithook(lambda event, arguments: taken.append(1) if event == "gc.get_objects" else None)
+inside, asked = os.pipe(), os.pipe()
+def work():
+    os.read(inside[0], 1)
+    while gpumemtrace.active() and not gpumemtrace.census():
+        time.sleep(0.01)
+    os.write(asked[1], b"x")
+worker = threading.Thread(target=work)
+worker.start()
+one = interpreters.create()
+interpreters.run_string(one, "import os\\nos.write(%%d, b'x')\\nos.read(%%d, 1)\\nfor _ in range(2000): pass" %% (inside[1], asked[0]))
+interpreters.destroy(one)
+worker.join()
+last = time.monotonic() + 30
+while gpumemtrace.active() and not taken and time.monotonic() < last:
+    time.sleep(0.01)
+print("end")
+""" % os.path.abspath(API)
+
 
 # Gradients are freed in every step; the highest moment is inside the optimizer's.
 ROLES = '''
@@ -296,12 +327,17 @@ class CensusMoments(EndToEndTest):
             for version, result, reports in self.each(text, extra={"GPUMEMTRACE_CENSUS": mode}, turn=-1 - turn):
                 self.assertEqual([census["trigger"] for census in reports[0]["censuses"] if census["trigger"] != "request"], triggers)
 
+    def has_subinterpreters(self, python):
+        return 0 == subprocess.run([python, "-c", "try:\n import _interpreters\nexcept ImportError:\n import _xxsubinterpreters"],
+                                   stderr=subprocess.DEVNULL).returncode
+
+    def test_on_request_while_a_subinterpreter_runs(self):
+        for version, result, reports in self.each(MISPLACED, extra={"GPUMEMTRACE_CENSUS": "exit"}, needs=self.has_subinterpreters, turn=0):
+            self.assertEqual([census["tensors"] for census in self.taken(reports[0], "request")], [7], reports[0]["censuses"])
+
     def test_subinterpreters_have_none(self):
-        def has_them(python):
-            return 0 == subprocess.run([python, "-c", "try:\n import _interpreters\nexcept ImportError:\n import _xxsubinterpreters"],
-                                       stderr=subprocess.DEVNULL).returncode
         seen = 0
-        for version, result, reports in self.each(SUBINTERPRETERS, needs=has_them):
+        for version, result, reports in self.each(SUBINTERPRETERS, needs=self.has_subinterpreters):
             seen += 1
             self.assertEqual(result.out.count("inside []"), 3, result.out)
             self.assertEqual(reports[0]["censuses_incomplete"], 0)
