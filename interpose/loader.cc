@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -29,7 +30,11 @@ struct Decision {
   void* jump;
 };
 
-std::atomic<bool> loads_pending{false};
+// Calls of NoticeLoads since something was opened. The load happens after the door has let it through, while
+// other threads look already, and nobody tells when it is done: so the first calls look, and then ever fewer.
+constexpr uint32_t kCallsThatLook = 16;
+constexpr uint32_t kMostCalls = 1u << 20;
+std::atomic<uint32_t> calls_since_load{kMostCalls};
 std::atomic<uint64_t> seen_adds{0};
 
 // All hooked names that are looked up by name begin so; the rest must cost nothing.
@@ -100,7 +105,7 @@ __attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_private_
 // caller has no search path of its own that the loader would follow.
 __attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlopen(const char* file, int mode,
                                                                                const void* caller) {
-  loads_pending.store(true, std::memory_order_relaxed);
+  calls_since_load.store(0, std::memory_order_relaxed);
   const DlopenFunction real = RealDlopen();
   const bool out_of_reach =
       (mode & RTLD_DEEPBIND) != 0 && (mode & RTLD_NOLOAD) == 0 && file != nullptr && Enabled();
@@ -124,7 +129,7 @@ __attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlopen(c
 __attribute__((visibility("hidden"), used)) Decision gpumemtrace_decide_dlmopen(long space, const char* file,
                                                                                 int mode,
                                                                                 const void* caller) {
-  loads_pending.store(true, std::memory_order_relaxed);
+  calls_since_load.store(0, std::memory_order_relaxed);
   const DlmopenFunction real = RealDlmopen();
   if (file == nullptr || space == LM_ID_BASE || (mode & RTLD_NOLOAD) != 0 || !Enabled()) {
     return {nullptr, reinterpret_cast<void*>(real)};
@@ -156,10 +161,15 @@ __attribute__((visibility("default"))) int dlclose(void* handle) {
 }  // extern "C"
 
 void NoticeLoads() {
-  if (!loads_pending.load(std::memory_order_relaxed)) {
+  uint32_t call = calls_since_load.load(std::memory_order_relaxed);
+  if (call == kMostCalls) {
     return;
   }
-  loads_pending.store(false, std::memory_order_relaxed);
+  // Not over the zero of a load that begins at this moment.
+  calls_since_load.compare_exchange_strong(call, call + 1, std::memory_order_relaxed);
+  if (call > kCallsThatLook && !std::has_single_bit(call)) {
+    return;
+  }
   const uint64_t adds = ReadLoaderCounts().added;
   if (seen_adds.exchange(adds, std::memory_order_relaxed) != adds) {
     recorder::ModulesChanged();
