@@ -179,7 +179,8 @@ std::vector<HeldBy> JoinHolders(const std::vector<HeldBy>& holders) {
   }
   std::vector<HeldBy> joined;
   for (const std::vector<const HeldBy*>& group : groups) joined.push_back(SumOf(group));
-  std::ranges::stable_sort(joined, [](const HeldBy& a, const HeldBy& b) { return a.bytes > b.bytes; });
+  std::stable_sort(joined.begin(), joined.end(),
+                   [](const HeldBy& a, const HeldBy& b) { return a.bytes > b.bytes; });
   return joined;
 }
 
@@ -213,7 +214,8 @@ HolderParts KeeperOf(const AnalyzedTrace& trace, const std::vector<size_t>& grow
   }
   if (direct.empty()) {
     // A path of Python objects says more than that there must be one in C++.
-    std::ranges::stable_partition(graphs, [](const HeldBy* held) { return held->kind == "autograd"; });
+    std::stable_partition(graphs.begin(), graphs.end(),
+                          [](const HeldBy* held) { return held->kind == "autograd"; });
     const HeldBy& first = *graphs.front();
     HeldBy sum = SumOf(graphs);
     return {Printable(first.Describe()), Printable(Stores(first)), Printable(Facts(trace, sum))};
