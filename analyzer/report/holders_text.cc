@@ -178,6 +178,7 @@ std::vector<HeldBy> JoinHolders(const std::vector<HeldBy>& holders) {
     }
   }
   std::vector<HeldBy> joined;
+  joined.reserve(groups.size());
   for (const std::vector<const HeldBy*>& group : groups) joined.push_back(SumOf(group));
   std::stable_sort(joined.begin(), joined.end(),
                    [](const HeldBy& a, const HeldBy& b) { return a.bytes > b.bytes; });
