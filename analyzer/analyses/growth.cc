@@ -5,6 +5,7 @@
 #include <map>
 
 #include "analyzer/analyses/frame_class.h"
+#include "analyzer/analyses/pool_growth.h"
 #include "analyzer/analyses/trend.h"
 
 namespace gpumemtrace::analyzer {
@@ -60,60 +61,6 @@ std::vector<CurvePoint> Curve(const History& history, const Steps& steps) {
     curve.push_back({steps.StepAt(intervals[i].index), intervals[i].bytes_min, intervals[i].count_min});
   }
   return curve;
-}
-
-// A pool that grows by ever larger regions and gives none back (JAX, TensorFlow): each region lasts until it
-// is used up, so its size over the steps until the next one is the rate at which memory is kept. Answers
-// false when the history is not of that kind.
-bool JudgePool(const History& history, const Steps& steps, double last_step, Trend& trend) {
-  const auto& regions = history.intervals();
-  if (regions.size() < 3 || regions.size() > 64 || regions.front().weight != 1) return false;
-  int larger = 0;
-  for (size_t i = 1; i < regions.size(); ++i) {
-    if (regions[i].weight != 1) return false;
-    if (regions[i].bytes_min < regions[i - 1].bytes_max) return false;  // one was given back
-    const uint64_t before = regions[i - 1].bytes_max - regions[i - 1].bytes_min;
-    const uint64_t size = regions[i].bytes_max - regions[i].bytes_min;
-    if (size < before) return false;
-    if (size * 2 >= before * 3) ++larger;
-  }
-  if (larger < 2) return false;
-  // The regions that lasted for some steps; what came at once in the beginning is warm-up.
-  std::vector<double> rates;
-  double bytes = 0;
-  double lasted = 0;
-  double first = -1;
-  for (size_t i = 0; i + 1 < regions.size(); ++i) {
-    const double from = steps.StepAt(regions[i].index);
-    const double until = steps.StepAt(regions[i + 1].index);
-    if (from < 0 || std::floor(until) - std::floor(from) < 2) continue;
-    const double size = static_cast<double>(regions[i].bytes_max - regions[i].bytes_min);
-    const double steps_lasted = std::floor(until) - std::floor(from);
-    rates.push_back(size / steps_lasted);
-    bytes += size;
-    lasted += steps_lasted;
-    if (first < 0) first = std::floor(from);
-  }
-  if (rates.size() < 2) return false;
-  const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
-  trend = Trend{};
-  trend.grows = true;
-  trend.points = regions.size();
-  trend.rises = regions.size();
-  trend.since_step = first;
-  trend.until_step = std::floor(steps.StepAt(regions.back().index));
-  trend.grown_bytes = regions.back().bytes_max - regions.front().bytes_min;
-  trend.grown_count = regions.size();
-  trend.bytes_per_step = bytes / lasted;
-  const double last_size = static_cast<double>(regions.back().bytes_max - regions.back().bytes_min);
-  trend.still_growing = last_step - trend.until_step <= 1.5 * last_size / trend.bytes_per_step + 1;
-  // A steady rate that goes on is a leak; a falling one is a pool that has found its size.
-  const bool steady = *most <= 2 * *least || rates.back() >= 0.5 * *most;
-  trend.kind = !trend.still_growing ? GrowthKind::kSaturated
-               : steady             ? GrowthKind::kLeak
-                                    : GrowthKind::kSlowing;
-  trend.confidence = *most <= 1.3 * *least ? 0.85 : 0.6;
-  return true;
 }
 
 void Fill(const Trend& trend, GrowthFinding& finding) {
@@ -637,93 +584,6 @@ void AddLaterLeaks(Collector& collector, Places& places, const Steps& later,
     growth.push_back(std::move(finding));
   }
   std::stable_sort(growth.begin(), growth.end(), Worse);
-}
-
-bool IsLeak(GrowthKind kind) {
-  return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache || kind == GrowthKind::kUnattributed;
-}
-
-std::string_view GrowthKindName(GrowthKind kind) {
-  switch (kind) {
-    case GrowthKind::kLeak:
-      return "leak";
-    case GrowthKind::kSaturated:
-      return "saturated";
-    case GrowthKind::kSlowing:
-      return "slowing";
-    case GrowthKind::kOneOff:
-      return "one-off";
-    case GrowthKind::kSawtooth:
-      return "saw-tooth";
-    case GrowthKind::kLongerSteps:
-      return "longer steps";
-    case GrowthKind::kSetup:
-      return "set-up";
-    case GrowthKind::kStrandedCache:
-      return "stranded cache";
-    case GrowthKind::kHandles:
-      return "handles";
-    case GrowthKind::kUnattributed:
-      return "unattributed growth";
-  }
-  return "";
-}
-
-std::string_view RemedyName(Remedy remedy) {
-  switch (remedy) {
-    case Remedy::kUnknown:
-      return "unknown";
-    case Remedy::kReference:
-      return "drop the reference";
-    case Remedy::kGarbageCollector:
-      return "gc.collect()";
-    case Remedy::kEmptyCache:
-      return "empty_cache()";
-    case Remedy::kPhaseEnd:
-      return "the end of a phase";
-    case Remedy::kExit:
-      return "only exit";
-    case Remedy::kDestroyHandle:
-      return "destroy the handle";
-    case Remedy::kFree:
-      return "free it";
-    case Remedy::kClearWorkspaces:
-      return "clear the workspaces";
-    case Remedy::kPreallocate:
-      return "allocate once and write in place";
-    case Remedy::kReceiver:
-      return "the receiving process";
-  }
-  return "";
-}
-
-std::string_view RemedyText(Remedy remedy) {
-  switch (remedy) {
-    case Remedy::kReference:
-      return "dropping the reference that keeps it";
-    case Remedy::kGarbageCollector:
-      return "gc.collect(), or breaking the reference cycle that keeps it";
-    case Remedy::kEmptyCache:
-      return "torch.cuda.empty_cache(), which gives the allocator's free segments back";
-    case Remedy::kPhaseEnd:
-      return "itself now and then, as seen: at the end of a phase or by the garbage collector";
-    case Remedy::kExit:
-      return "nothing that was seen, perhaps only by exit";
-    case Remedy::kDestroyHandle:
-      return "destroying the handle, or making it once and using it again";
-    case Remedy::kFree:
-      return "the release that belongs to the call that made it; none came";
-    case Remedy::kClearWorkspaces:
-      return "torch._C._cuda_clearCublasWorkspaces(), or fewer streams: one workspace is kept for each";
-    case Remedy::kPreallocate:
-      return "allocating the buffer once, at its full size or in large steps, and writing into it in place "
-             "(no torch.cat); empty_cache() would only give back what was stranded so far";
-    case Remedy::kReceiver:
-      return "the other process, when it has opened and released it";
-    case Remedy::kUnknown:
-      break;
-  }
-  return RemedyName(remedy);
 }
 
 }  // namespace gpumemtrace::analyzer
