@@ -545,6 +545,12 @@ class Findings(unittest.TestCase):
                 self.assertEqual("freed only after the last one" in growth["explanation"], gone)
                 self.assertEqual("until the end" in growth["explanation"], not gone)
 
+    def test_a_rate_that_rises_makes_the_forecast_the_latest_moment(self):
+        words = " at the latest in about 2,500 steps, 1.2 s at this rate, which rises itself"
+        self.assertIn(words, " ".join(run(fixture("32_kv_cache_grown_by_cat"))[1].split()))
+        for name in ("02_losses_list_after_backward", "24_cublas_handle_per_call", "26_stream_per_request_cublas_workspace"):
+            self.assertNotIn("at the latest", run(fixture(name))[1])
+
     def test_an_estimate_of_time_has_two_digits(self):
         for name, words in (("24_cublas_handle_per_call", r"in about [\d,]+ steps, \d{2}0 ms "), ("10_lru_cache_tensor_key", r" \d{2} min "),
                             ("02_losses_list_after_backward", r" (\d{2} h|\d\.\d d) at this rate: a small leak")):
