@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """How fast gpumem-analyze reads traces of 10^6 to 10^9 events, and the memory that it takes: makes synthetic traces,
 reads each with tests/.../read_benchmark, prints a table in Markdown and deletes the traces.
 

@@ -1,6 +1,7 @@
 """The documents point at things that exist, and nothing of ours names a machine or a person's folder.
 
     documents.py ROOT"""
+import os
 import pathlib
 import re
 import subprocess
@@ -23,6 +24,10 @@ for document in (f for f in files if f.suffix == ".md"):
     for script in set(re.findall(r"\b(?:scripts|docs|cmake|tests/\w+)/[\w/.-]+\.(?:sh|py|md|cmake)\b", text)):
         if not (ROOT / script).exists():
             faults.append(f"{document.relative_to(ROOT)}: names {script}, which is not there")
+    # A command, perhaps behind settings of variables.
+    for script in set(re.findall(r"^    (?:\w+=\S+ )*((?:scripts|tests)/[\w/.-]+\.(?:sh|py))\b", text, flags=re.M)):
+        if (ROOT / script).exists() and not os.access(ROOT / script, os.X_OK):
+            faults.append(f"{document.relative_to(ROOT)}: calls {script}, which is not executable")
 
 OWN_FOLDER = re.compile(r"/work/(?:main|shared)|/root/\w")
 for file in files:
