@@ -2,10 +2,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <set>
@@ -117,7 +119,8 @@ TEST(TraceFile, TornEndIsCutWhenThatIsPossibleAgain) {
 int DescriptorOf(const std::string& path) {
   struct stat wanted;
   if (stat(path.c_str(), &wanted) != 0) return -1;
-  for (int fd = 0; fd < 1024; ++fd) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = atoi(entry.path().filename().c_str());
     struct stat status;
     if (fstat(fd, &status) == 0 && status.st_dev == wanted.st_dev && status.st_ino == wanted.st_ino)
       return fd;
