@@ -26,21 +26,6 @@ std::string WithoutDigits(std::string_view text) {
 
 }  // namespace
 
-Residence ResidenceOf(Level level, Space space) {
-  if (level == Level::kBlock) return Residence::kDevice;
-  if (level != Level::kSegment) return Residence::kNone;
-  switch (space) {
-    case Space::kManaged:
-      return Residence::kManaged;
-    case Space::kPinnedHost:
-    case Space::kRegisteredHost:
-    case Space::kHostPool:
-      return Residence::kHost;
-    default:
-      return Residence::kDevice;
-  }
-}
-
 int32_t Collector::DeviceOf(const Change& change) {
   return ResidenceOf(change.level, change.space) == Residence::kHost ? -1 : change.device;
 }

@@ -241,8 +241,4 @@ class Collector : public LedgerObserver {
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> snapshots_;
 };
 
-// Where the bytes of a segment count: on the device, on the host, or only perhaps on the device.
-enum class Residence : uint8_t { kDevice, kHost, kManaged, kNone };
-Residence ResidenceOf(Level level, Space space);
-
 }  // namespace gpumemtrace::analyzer

@@ -1,7 +1,26 @@
-// The names of what findings can be.
+// What kinds of findings there are, and their names.
 #include "analyzer/analyses/findings.h"
 
 namespace gpumemtrace::analyzer {
+
+Residence ResidenceOf(Level level, Space space) {
+  if (level == Level::kBlock) return Residence::kDevice;
+  if (level != Level::kSegment) return Residence::kNone;
+  switch (space) {
+    case Space::kManaged:
+      return Residence::kManaged;
+    case Space::kPinnedHost:
+    case Space::kRegisteredHost:
+    case Space::kHostPool:
+      return Residence::kHost;
+    default:
+      return Residence::kDevice;
+  }
+}
+
+bool OnHost(Level level, Space space, int32_t device) {
+  return level != Level::kHandle && (device < 0 || ResidenceOf(level, space) == Residence::kHost);
+}
 
 bool IsLeak(GrowthKind kind) {
   return kind == GrowthKind::kLeak || kind == GrowthKind::kStrandedCache || kind == GrowthKind::kUnattributed;

@@ -77,6 +77,12 @@ struct Steps {
   double StepAt(uint64_t event_index) const;
 };
 
+// Where the bytes of a segment count: on the device, on the host, or only perhaps on the device.
+enum class Residence : uint8_t { kDevice, kHost, kManaged, kNone };
+Residence ResidenceOf(Level level, Space space);
+// Memory of the host, which does not fill a card.
+bool OnHost(Level level, Space space, int32_t device);
+
 // Growth ----------------------------------------------------------------------------------------------------
 
 enum class GrowthKind : uint8_t {
@@ -170,6 +176,8 @@ struct GrowthFinding {
   std::vector<CurvePoint> curve;
   bool suppressed = false;
   std::string suppressed_by;
+
+  bool on_host() const { return OnHost(level, space, device); }
 };
 
 // Peak ------------------------------------------------------------------------------------------------------
@@ -436,6 +444,8 @@ struct Culprit {
   Level level = Level::kBlock;
   Space space = Space::kUnspecified;
   int32_t device = -1;
+
+  bool on_host() const { return OnHost(level, space, device); }
 };
 
 struct Verdict {
@@ -450,6 +460,8 @@ struct Verdict {
   // Until the first card is full at the rates of all leaks on it together, estimates; 0 = unknown.
   uint64_t microseconds_until_full = 0;
   double steps_until_full = 0;
+  // The largest of these rises ever faster, so that they are the latest moment.
+  bool rate_rises = false;
   // Of a clean run: something that could be better, in one sentence; mostly empty.
   std::string hint;
 };

@@ -14,12 +14,6 @@ std::string Bytes(double bytes) {
   return FormatBytes(static_cast<uint64_t>(std::llround(std::max(0.0, bytes))));
 }
 
-bool OfHost(const Culprit& culprit) {
-  return culprit.level != Level::kHandle &&
-         (culprit.device < 0 || culprit.space == Space::kPinnedHost ||
-          culprit.space == Space::kRegisteredHost || culprit.space == Space::kHostPool);
-}
-
 // Of memory that an account of the device cannot show.
 std::string_view HostWords(Space space) {
   switch (space) {
@@ -74,6 +68,26 @@ bool ExplainedGrowth(const Findings& findings) {
   return false;
 }
 
+// The curve bends upwards: its rate of the whole run is less than that of the last steps, so that a forecast
+// by it is the latest moment.
+bool RisesEverFaster(const GrowthFinding& growth) {
+  std::vector<double> bytes;
+  for (const CurvePoint& point : growth.curve) {
+    if (point.step >= growth.since_step && point.step <= growth.until_step)
+      bytes.push_back(static_cast<double>(point.bytes));
+  }
+  if (bytes.size() < 12) return false;
+  // By quarters, so that no single jump decides.
+  const size_t quarter = (bytes.size() - 1) / 4;
+  double before = bytes[quarter] - bytes.front();
+  for (int i = 1; i < 4; ++i) {
+    const double rise = bytes[(i + 1) * quarter] - bytes[i * quarter];
+    if (rise < 1.15 * before) return false;
+    before = rise;
+  }
+  return before > 0;
+}
+
 // At the rates of all leaks of one device together, of the device that is full first.
 void UntilFull(const Findings& findings, Verdict& verdict) {
   struct Rates {  // parts of what is free
@@ -81,8 +95,10 @@ void UntilFull(const Findings& findings, Verdict& verdict) {
     double per_step = 0;
   };
   std::map<int32_t, Rates> devices;
+  const GrowthFinding* largest = nullptr;
   for (const GrowthFinding& growth : findings.growth) {
     if (!IsLeak(growth.kind) || growth.suppressed || growth.microseconds_until_full == 0) continue;
+    if (largest == nullptr || growth.bytes_per_step > largest->bytes_per_step) largest = &growth;
     Rates& rates = devices[growth.device];
     rates.per_microsecond += 1.0 / static_cast<double>(growth.microseconds_until_full);
     if (growth.steps_until_full > 0) rates.per_step += 1.0 / growth.steps_until_full;
@@ -94,6 +110,7 @@ void UntilFull(const Findings& findings, Verdict& verdict) {
   if (most.per_microsecond > 0)
     verdict.microseconds_until_full = static_cast<uint64_t>(1.0 / most.per_microsecond);
   if (most.per_step > 0) verdict.steps_until_full = 1.0 / most.per_step;
+  verdict.rate_rises = largest != nullptr && RisesEverFaster(*largest);
 }
 
 // Of a pool that took far more from the driver than its tensors ever needed.
@@ -322,11 +339,11 @@ std::string LeakHeadline(const Verdict& verdict, const Findings& findings, const
   for (const Culprit& culprit : verdict.culprits) {
     const bool estimate =
         culprit.level == Level::kHandle || culprit.kind == GrowthKindName(GrowthKind::kUnattributed);
-    if (!estimate) (OfHost(culprit) ? host : device) += culprit.bytes_per_step;
+    if (!estimate) (culprit.on_host() ? host : device) += culprit.bytes_per_step;
   }
   const bool only_host =
-      std::ranges::all_of(verdict.culprits, [](const Culprit& culprit) { return OfHost(culprit); });
-  if (OfHost(worst)) {
+      std::ranges::all_of(verdict.culprits, [](const Culprit& culprit) { return culprit.on_host(); });
+  if (worst.on_host()) {
     headline += HostWords(worst.space);
     if (only_host) headline += " (device memory does not grow)";
   }

@@ -18,7 +18,7 @@ std::string What(const GrowthFinding& growth) {
   if (growth.level == Level::kHandle) return Printable(growth.api);
   if (growth.kind == GrowthKind::kStrandedCache) return "allocator cache";
   if (growth.level == Level::kBlock) return "tensors";
-  return std::string(SpaceName(growth.space)) + (OnHost(growth) ? " memory" : "") +
+  return std::string(SpaceName(growth.space)) + (growth.on_host() ? " memory" : "") +
          (growth.library.empty() ? "" : ", " + Printable(growth.library));
 }
 

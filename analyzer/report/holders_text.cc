@@ -147,12 +147,6 @@ bool KeptByGraph(const HeldBy& held) {
   return held.kind == "autograd" || (held.kind == "native" && Contains(held.text, kGraphOf));
 }
 
-bool OnHost(const GrowthFinding& growth) {
-  const bool space = growth.space == Space::kPinnedHost || growth.space == Space::kRegisteredHost ||
-                     growth.space == Space::kHostPool;
-  return growth.level != Level::kHandle && (space || growth.device < 0);
-}
-
 std::string CountText(const AnalyzedTrace& trace, const HeldBy& held) {
   const std::string_view noun = TensorNoun(trace.model);
   if (held.tensors == 0) return Plural(held.allocations, "allocation");
@@ -192,7 +186,7 @@ std::vector<size_t> SameKeeper(const AnalyzedTrace& trace, size_t growth) {
   std::vector<size_t> same;
   for (size_t i = 0; i < list.size(); ++i) {
     if (i == growth || (ShownLeak(list[i]) && list[i].bytes_known == list[growth].bytes_known &&
-                        OnHost(list[i]) == OnHost(list[growth]) && KeeperName(trace, i) == keeper)) {
+                        list[i].on_host() == list[growth].on_host() && KeeperName(trace, i) == keeper)) {
       same.push_back(i);
     }
   }

@@ -23,8 +23,6 @@ std::vector<size_t> SameKeeper(const AnalyzedTrace& trace, size_t growth);
 
 // How a growth is kept, as far as remedies ask.
 bool KeptByGraph(const HeldBy& held);
-// Memory of the host, which does not fill a card.
-bool OnHost(const GrowthFinding& growth);
 
 // Lines that say who keeps the memory of Findings::growth[growth], largest share first, without indentation;
 // empty when no census met it.

@@ -71,7 +71,7 @@ std::string OfContainer(const Kept& kept, const GrowthFinding& growth, Framework
   // What a graph saves goes with the outputs that lead to the graph.
   if (!kept.direct) return "storing .detach() in " + container + ": what it holds keeps its autograd graph";
   if (kept.all_scalars) return "storing numbers (.item()), in " + container;
-  if (OnHost(growth)) return "a bound, or a few buffers that are used again, in " + container;
+  if (growth.on_host()) return "a bound, or a few buffers that are used again, in " + container;
   if (kept.graphs) {
     return "a bound, or storing .detach().cpu(), in " + container + " (.detach() alone leaves " +
            RateText(kept.direct_rate, 0, real_steps) + ")";

@@ -49,39 +49,14 @@ std::string Headline(const AnalyzedTrace& trace, size_t number) {
   return Printable(LeakHeadline(verdict, findings, leak));
 }
 
-// The curve bends upwards: its rate of the whole run is less than that of the last steps, so that a forecast
-// by it is the latest moment.
-bool RisesEverFaster(const GrowthFinding& growth) {
-  std::vector<double> bytes;
-  for (const CurvePoint& point : growth.curve) {
-    if (point.step >= growth.since_step && point.step <= growth.until_step)
-      bytes.push_back(static_cast<double>(point.bytes));
-  }
-  if (bytes.size() < 12) return false;
-  // By quarters, so that no single jump decides.
-  const size_t quarter = (bytes.size() - 1) / 4;
-  double before = bytes[quarter] - bytes.front();
-  for (int i = 1; i < 4; ++i) {
-    const double rise = bytes[(i + 1) * quarter] - bytes[i * quarter];
-    if (rise < 1.15 * before) return false;
-    before = rise;
-  }
-  return before > 0;
-}
-
 // "in about 2,200 steps, 230 ms at this rate". Of a leak that would take longer than most trainings last it
 // is said that it is small.
 std::string UntilFull(const Findings& findings) {
   const Verdict& verdict = findings.verdict;
-  size_t lines = 0;
-  const GrowthFinding* largest = nullptr;
-  for (const GrowthFinding& growth : findings.growth) {
-    if (!IsLeak(growth.kind) || growth.suppressed || growth.microseconds_until_full == 0) continue;
-    ++lines;
-    if (largest == nullptr || growth.bytes_per_step > largest->bytes_per_step) largest = &growth;
-  }
-  const bool faster = largest != nullptr && RisesEverFaster(*largest);
-  std::string text = faster ? "at the latest in " : "in ";
+  const auto lines = std::ranges::count_if(findings.growth, [](const GrowthFinding& growth) {
+    return IsLeak(growth.kind) && !growth.suppressed && growth.microseconds_until_full != 0;
+  });
+  std::string text = verdict.rate_rises ? "at the latest in " : "in ";
   if (verdict.steps_until_full >= 1) {
     // An estimate of two digits.
     double unit = 1;
@@ -92,7 +67,7 @@ std::string UntilFull(const Findings& findings) {
   constexpr double kSmallLeak = 1e7;
   return text + RoughDuration(verdict.microseconds_until_full) +
          (lines > 1 ? " at the rates of all lines together" : " at this rate") +
-         (faster ? ", which rises itself" : "") +
+         (verdict.rate_rises ? ", which rises itself" : "") +
          (verdict.steps_until_full >= kSmallLeak ? ": a small leak" : "");
 }
 
@@ -136,7 +111,7 @@ void AboutTheLeak(const AnalyzedTrace& trace, size_t number, TextWriter& out) {
   std::string todo;
   if (findings.growth[number].remedy != Remedy::kUnknown) todo = WhatFrees(trace, number);
   if (!todo.empty()) out.Field("freed by", todo);
-  if (OnHost(findings.growth[number]))
+  if (findings.growth[number].on_host())
     out.Field("host is full", "when is not known: a trace does not tell how much memory the host has");
   if (findings.verdict.microseconds_until_full != 0) out.Field("card is full", UntilFull(findings));
 }
@@ -212,6 +187,7 @@ void VerdictJson(const AnalyzedTrace& trace, nlohmann::ordered_json& out) {
     out["seconds_until_full"] = static_cast<double>(verdict.microseconds_until_full) / 1e6;
   }
   if (verdict.steps_until_full > 0) out["steps_until_full"] = verdict.steps_until_full;
+  if (verdict.rate_rises) out["rate_rises"] = true;
   nlohmann::ordered_json& culprits = out["culprits"] = nlohmann::ordered_json::array();
   for (const Culprit& culprit : verdict.culprits) {
     nlohmann::ordered_json json = PlaceJson(culprit.place);

@@ -548,6 +548,7 @@ class Findings(unittest.TestCase):
     def test_a_rate_that_rises_makes_the_forecast_the_latest_moment(self):
         words = " at the latest in about 2,500 steps, 1.2 s at this rate, which rises itself"
         self.assertIn(words, " ".join(run(fixture("32_kv_cache_grown_by_cat"))[1].split()))
+        self.assertTrue(self.report(fixture("32_kv_cache_grown_by_cat"))["rate_rises"])
         for name in ("02_losses_list_after_backward", "24_cublas_handle_per_call", "26_stream_per_request_cublas_workspace"):
             self.assertNotIn("at the latest", run(fixture(name))[1])
 
