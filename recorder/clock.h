@@ -4,6 +4,9 @@
 // A thread reads the kernel's clock at least once a millisecond and in between adds what the counter went on
 // by; so a wrong rate or a counter that jumps (another socket, a machine that was moved) is never off by more
 // than a millisecond, and nothing is assumed about how counters of different processors relate.
+//
+// Reading the counter is a quarter to a third of what a release costs. A release may therefore take the time
+// of what its thread recorded before, as long as the kernel's clock has not ticked since: Recent().
 #pragma once
 
 #include <atomic>
@@ -38,6 +41,8 @@ class CounterRate {
 
   // Nanoseconds per tick in units of 2^-32; 0 = do not use the counter.
   uint64_t scale() const { return scale_.load(std::memory_order_relaxed); }
+  // Whether asking for the kernel's last tick is cheaper than the counter, and ticks are close enough.
+  bool tick_is_cheaper() const { return tick_is_cheaper_; }
   static constexpr int kShift = 32;
 
  private:
@@ -45,6 +50,8 @@ class CounterRate {
   // Owns what follows.
   std::atomic<bool> busy_{false};
   bool usable_ = false;
+  // Does not change while threads read it.
+  bool tick_is_cheaper_ = false;
   uint64_t ticks_ = 0;
   std::atomic<uint64_t> ns_{0};
 
@@ -57,13 +64,24 @@ class EventClock {
   uint64_t Now(const CounterRate& rate) {
     // Far more than the processor does in that time, and little enough that the product fits.
     constexpr uint64_t kMostNs = 1'000'000;
-    if (scale_ == 0) return Look(rate);
+    if (scale_ == 0) return last_ = Look(rate);
     const uint64_t ticks = ReadCounter();
     const uint64_t passed = (ticks - ticks_) * scale_ >> CounterRate::kShift;
     if (ticks - ticks_ < kMostTicks && passed < kMostNs) [[likely]] {
-      return ns_ + passed;
+      return last_ = ns_ + passed;
     }
-    return Look(rate);
+    return last_ = Look(rate);
+  }
+
+  // What Now or this said last, if the kernel's clock has not ticked since: at most one tick ago.
+  uint64_t Recent(const CounterRate& rate) {
+    if (tick_ == kNoTicks) return Now(rate);
+    const uint64_t tick = sys::TickNs();
+    if (tick == tick_) [[likely]] {
+      return last_;
+    }
+    tick_ = tick;
+    return Now(rate);
   }
 
  private:
@@ -72,6 +90,7 @@ class EventClock {
     scale_ = rate.scale();
     const uint64_t ticks = scale_ != 0 ? ReadCounter() : 0;
     const uint64_t now = sys::MonotonicNs();
+    if (rate.tick_is_cheaper() != (tick_ != kNoTicks)) tick_ = rate.tick_is_cheaper() ? 0 : kNoTicks;
     // A rate that is a little off may make the kernel's clock seem to go back by a nanosecond or two.
     ticks_ = ticks;
     if (now > ns_) ns_ = now;
@@ -81,10 +100,15 @@ class EventClock {
   // 16 GHz for a millisecond.
   static constexpr uint64_t kMostTicks = uint64_t{1} << 24;
 
+  static constexpr uint64_t kNoTicks = ~uint64_t{0};
+
   uint64_t ticks_ = 0;
   uint64_t ns_ = 0;
   // Of the rate when the kernel's clock was read, 0 = read it again.
   uint64_t scale_ = 0;
+  // What was said last, and the kernel's last tick when Recent asked for it.
+  uint64_t last_ = 0;
+  uint64_t tick_ = 0;
 };
 
 }  // namespace gpumemtrace::recorder

@@ -415,7 +415,8 @@ bool WantsStack(const ProcessPage& options, const Event& event) {
     record->device = event.device;
     record->reserved = 0;
     record->sequence = sequence;
-    record->time_ns = slot.clock.Now(g_hot.rate);
+    record->time_ns =
+        event.kind == EventKind::kBlockFree ? slot.clock.Recent(g_hot.rate) : slot.clock.Now(g_hot.rate);
     record->stack = stack;
     record->address = event.address;
     record->size = event.size;

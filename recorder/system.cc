@@ -84,6 +84,14 @@ void FutexWake(const uint32_t* word, int count) {
 uint64_t MonotonicNs() {
   return Now(CLOCK_MONOTONIC);
 }
+uint64_t TickNs() {
+  return Now(CLOCK_MONOTONIC_COARSE);
+}
+uint64_t NsBetweenTicks() {
+  timespec between{};
+  if (clock_getres(CLOCK_MONOTONIC_COARSE, &between) != 0 || between.tv_sec != 0) return 0;
+  return static_cast<uint64_t>(between.tv_nsec);
+}
 uint64_t RealtimeNs() {
   return Now(CLOCK_REALTIME);
 }
