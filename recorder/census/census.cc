@@ -32,6 +32,14 @@ PythonApi api;
 std::atomic<bool> api_found{false};
 // A pending call waits in the interpreter's queue.
 std::atomic<bool> scheduled{false};
+// From 3.9 to 3.11 a thread without the GIL, the writer, adds its call to whatever interpreter holds it. A
+// subinterpreter that ends takes the call with it, and nobody tells. So one that has waited this long is
+// added again, each time after four times as long, and a few times only: the main thread may just be busy,
+// and the queue is the host's too. One too many does nothing.
+constexpr uint64_t kPatienceNs = 100'000'000;
+constexpr uint32_t kMostCalls = 5;
+std::atomic<uint64_t> scheduled_ns{0};
+std::atomic<uint32_t> calls_added{0};
 // What it is to do: a bit for each trigger.
 std::atomic<uint32_t> wanted{0};
 // It ran in another interpreter than the main one: Observe asks again.
@@ -244,7 +252,7 @@ int OnPendingCall(void*) {
   // In this order: who wants something from here on adds a call of its own.
   scheduled.exchange(false, std::memory_order_acq_rel);
   const uint32_t triggers = wanted.exchange(0, std::memory_order_acq_rel);
-  if (!Active()) return 0;
+  if (triggers == 0 || !Active()) return 0;
   if (!InMainInterpreter()) {
     // Until 3.11 the main thread runs such calls in whatever interpreter it is in. A call that adds itself
     // again would run after every bytecode there.
@@ -275,10 +283,19 @@ int OnPendingCall(void*) {
   return EndCall();
 }
 
-// Adds the call that does what is wanted, if none waits already. False: the queue is full.
+// Adds the call that does what is wanted, if none waits already, or that one seems lost. False: the queue is
+// full.
 bool AddCall() {
-  if (scheduled.exchange(true, std::memory_order_acq_rel)) return true;
-  if (api.add_pending_call(OnPendingCall, nullptr) == 0) return true;
+  const uint64_t now = Now();
+  const bool waits = scheduled.exchange(true, std::memory_order_acq_rel);
+  const uint32_t added = waits ? calls_added.load(std::memory_order_relaxed) : 0;
+  if (waits && (added >= kMostCalls || now - scheduled_ns.load(std::memory_order_relaxed) <
+                                           kPatienceNs << 2 * (added > 0 ? added - 1 : 0))) {
+    return true;
+  }
+  scheduled_ns.store(now, std::memory_order_relaxed);
+  calls_added.store(added + 1, std::memory_order_relaxed);
+  if (api.add_pending_call(OnPendingCall, nullptr) == 0 || waits) return true;
   scheduled.store(false, std::memory_order_release);
   return false;
 }
@@ -319,6 +336,8 @@ void Observe(uint64_t now_ns, uint64_t live_blocks, uint64_t live_bytes) {
   if (now_ns >= next_call_ns && misplaced.exchange(false, std::memory_order_acq_rel)) {
     next_call_ns = now_ns + kRetryNs;
     if (MayAddPendingCall(api) && !AddCall()) misplaced.store(true, std::memory_order_release);
+  } else if (scheduled.load(std::memory_order_relaxed) && MayAddPendingCall(api)) {
+    AddCall();
   }
   const Cost cost = {spent_ns.load(std::memory_order_relaxed), last_ns.load(std::memory_order_relaxed)};
   if (growth.Look(now_ns, live_blocks, live_bytes, cost)) {
