@@ -188,10 +188,10 @@ void Holders::Join(const Ledger& ledger, const DecodedCensus& census, std::span<
                       allocation.device,
                       {}});
   }
-  // What died after the census in the batch that made us look.
+  // What died after the census in the batch that made us look. Physical memory is found where it was mapped.
   for (const Change& change : later) {
-    if (change.kind != ChangeKind::kDeath || change.sequence <= census.last_sequence || change.size == 0)
-      continue;
+    const ChangeKind end = change.space == Space::kVirtual ? ChangeKind::kUnmap : ChangeKind::kDeath;
+    if (change.kind != end || change.sequence <= census.last_sequence || change.size == 0) continue;
     if (change.birth_time_us > census.time_us || change.level > Level::kSegment) continue;
     ranges.push_back({change.address,
                       change.size,

@@ -146,6 +146,37 @@ TEST_F(HoldersTest, YoungerMemoryAtTheSameAddressIsNotTheCensuss) {
   EXPECT_EQ(holders_.censuses()[0].matched, 1u);
 }
 
+// A pool of XLA is mapped memory, and a process that ends unmaps it right after the census, often in the same
+// batch.
+TEST_F(HoldersTest, MemoryUnmappedAfterTheCensusIsTheCensuss) {
+  constexpr uint64_t kHandle = 0x50;
+  constexpr uint64_t kStart = uint64_t{3} << 32;
+  constexpr uint64_t kSize = 32 * kMiB;
+  const SiteId create = Site(EventKind::kPhysicalCreate, Space::kVirtual, kSize, 1);
+  const SiteId map = Site(EventKind::kMap, Space::kVirtual, kSize, 1);
+  const SiteId release = Site(EventKind::kPhysicalRelease, Space::kVirtual, 0, 1);
+  const SiteId unmap = Site(EventKind::kUnmap, Space::kVirtual, kSize, 1);
+  Event(create, kHandle, 1000, kNoIndex, object_++);
+  TraceEvent mapped;
+  mapped.index = mapped.sequence = next_++;
+  mapped.time_us = 1100;
+  mapped.address = kStart;
+  mapped.size = kSize;
+  mapped.site = map;
+  mapped.kind = EventKind::kMap;
+  mapped.argument[0] = kHandle;
+  ledger_.OnEvents({&mapped, 1});
+  Event(release, kHandle, 1200);
+  CensusBuilder census;
+  for (uint64_t i = 0; i < 8; ++i) census.Tensor(kStart + i * 4 * kMiB, 4 * kMiB, "train.history[…]");
+  Give(census, next_++, 2000);
+  Event(unmap, kStart, 3000);
+  ledger_.Finish();
+  const CensusSummary& summary = holders_.censuses().back();
+  EXPECT_EQ(summary.tensors, 8u);
+  EXPECT_EQ(summary.matched, 8u);
+}
+
 TEST_F(HoldersTest, MemoryWithoutAnObjectSaysWhatIsLikely) {
   AllocateBlocks(3);
   CensusBuilder census;
