@@ -11,6 +11,10 @@ random:    blocks of random sizes taken and given back in random order; COUNT ×
 alloc:     torch.empty(1000) from 20 Python frames deep, COUNT × 256 of them and then their releases: nanoseconds for one
            allocation ("alloc"), for one release ("free") and for both ("value").
 
+in_turn:   COUNT pairs of steps of `steady`, one recorded and one past the shim (tests/gpu/programs/routed_calls.c, preloaded), in
+           changing order: milliseconds of each, [[recorded, past], …].
+timed:     COUNT steps of `steady` in which tests/gpu/programs/timed_calls.c, preloaded, takes the time of each call of the functions
+           that are called most: {"kind": [calls a step, ns]}.
 counts:    what one step of `steady` calls: {name: times}, by tests/gpu/programs/hook_counts.c when that is preloaded and by
            PyTorch's profiler; and the steps that this process has made. Nothing is measured after it.
 
@@ -165,9 +169,31 @@ def alloc(count):
     return {"value": taken + given, "alloc": taken, "free": given, "pairs": count * BATCH}
 
 
-def hook_counts():
+def in_turn(count):
+    route = ctypes.CDLL(None).route_past_shim
+    pairs = []
+    for number in range(count):
+        pair = [0, 0]
+        for past in (0, 1) if number % 2 == 0 else (1, 0):
+            route(past)
+            step("steady")  # the caches, as a step of this kind leaves them
+            pair[past] = steps("steady", 1)["value"]
+        pairs.append(pair)
+    route(0)
+    return {"value": statistics.median(pair[0] for pair in pairs), "pairs": pairs}
+
+
+def timed(count):
+    ask_preload("timed_calls")  # forgets what was before
+    answer = steps("steady", count)
+    answer["calls"] = {kind: [calls / count, ns] for kind, (calls, ns) in ask_preload("timed_calls").items()}
+    return answer
+
+
+def ask_preload(name):
+    """What the preloaded program's function answers; nothing without it."""
     try:
-        function = ctypes.CDLL(None).hook_counts
+        function = getattr(ctypes.CDLL(None), name)
     except AttributeError:
         return {}
     text = ctypes.create_string_buffer(4096)
@@ -177,10 +203,10 @@ def hook_counts():
 
 def counts():
     answer = {"value": 0, "steps": steps_made, "calls": {}, "profiler": {}}
-    before = hook_counts()
+    before = ask_preload("hook_counts")
     for _ in range(10):
         step("steady")
-    answer["calls"] = {name: (count - before[name]) / 10 for name, count in hook_counts().items()}
+    answer["calls"] = {name: (count - before[name]) / 10 for name, count in ask_preload("hook_counts").items()}
     if answer["calls"]:
         try:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -205,6 +231,11 @@ def main():
             answer = pin(count, int(numbers[1]))
         elif kind == "counts":
             answer = counts()
+        elif kind == "in_turn":
+            answer = measured(lambda: in_turn(count))
+        elif kind == "timed":
+            step("steady")
+            answer = measured(lambda: timed(count))
         elif kind == "alloc":
             answer = measured(lambda: alloc(count))
         elif kind == "random":
