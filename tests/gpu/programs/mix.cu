@@ -59,6 +59,7 @@ static void virtual_memory(int ordinal) {
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     CHECK(cuMemSetAccess(address, bytes, &access, 1));
     CHECK(cuMemsetD8(address, 1, bytes));
+    CHECK(cuCtxSynchronize());  // the fill does not wait, and neither does the unmapping
     CHECK(cuMemRelease(handle));  // the mapping keeps the memory
     if (i < 3) {
       CHECK(cuMemUnmap(address, bytes));
