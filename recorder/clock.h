@@ -64,13 +64,13 @@ class EventClock {
   uint64_t Now(const CounterRate& rate) {
     // Far more than the processor does in that time, and little enough that the product fits.
     constexpr uint64_t kMostNs = 1'000'000;
-    if (scale_ == 0) return last_ = Look(rate);
+    if (scale_ == 0) return NotBack(Look(rate));
     const uint64_t ticks = ReadCounter();
     const uint64_t passed = (ticks - ticks_) * scale_ >> CounterRate::kShift;
     if (ticks - ticks_ < kMostTicks && passed < kMostNs) [[likely]] {
-      return last_ = ns_ + passed;
+      return NotBack(ns_ + passed);
     }
-    return last_ = Look(rate);
+    return NotBack(Look(rate));
   }
 
   // What Now or this said last, if the kernel's clock has not ticked since: at most one tick ago.
@@ -85,15 +85,17 @@ class EventClock {
   }
 
  private:
+  // A rate that is a little off makes the kernel's clock seem to go back when it is looked at again.
+  uint64_t NotBack(uint64_t now) { return last_ = now > last_ ? now : last_; }
+
   // At the kernel's clock, and at the rate, which is not in the cache line of this.
   __attribute__((noinline)) uint64_t Look(const CounterRate& rate) {
     scale_ = rate.scale();
     const uint64_t ticks = scale_ != 0 ? ReadCounter() : 0;
     const uint64_t now = sys::MonotonicNs();
     if (rate.tick_is_cheaper() != (tick_ != kNoTicks)) tick_ = rate.tick_is_cheaper() ? 0 : kNoTicks;
-    // A rate that is a little off may make the kernel's clock seem to go back by a nanosecond or two.
     ticks_ = ticks;
-    if (now > ns_) ns_ = now;
+    ns_ = now;
     return ns_;
   }
 
