@@ -15,9 +15,9 @@ import ctypes
 __all__ = ["active", "census", "mark", "phase", "pop", "push", "step"]
 
 
-def _find(name, argument_types, result_type=None):
+def _find(name, argument_types, result_type=None, library=ctypes.CDLL):
     try:
-        function = getattr(ctypes.CDLL(None), name)
+        function = getattr(library(None), name)
     except (AttributeError, OSError):
         return None
     function.argtypes = argument_types
@@ -29,7 +29,8 @@ _mark = _find("gpumemtrace_mark", [ctypes.c_char_p])
 _step = _find("gpumemtrace_step", [ctypes.c_uint64])
 _push = _find("gpumemtrace_push", [ctypes.c_char_p])
 _pop = _find("gpumemtrace_pop", [])
-_census = _find("gpumemtrace_census", [], ctypes.c_int)
+# With the GIL: up to Python 3.11 the interpreter would take the call for another one's that runs meanwhile.
+_census = _find("gpumemtrace_census", [], ctypes.c_int, library=ctypes.PyDLL)
 
 _next_step = 0
 

@@ -30,16 +30,21 @@ constexpr int kMostAttempts = 200;
 CensusOptions options;
 PythonApi api;
 std::atomic<bool> api_found{false};
-// A pending call waits in the interpreter's queue.
-std::atomic<bool> scheduled{false};
-// From 3.9 to 3.11 a thread without the GIL, the writer, adds its call to whatever interpreter holds it. A
-// subinterpreter that ends takes the call with it, and nobody tells. So one that has waited this long is
-// added again, each time after four times as long, and a few times only: the main thread may just be busy,
-// and the queue is the host's too. One too many does nothing.
+// A pending call in the interpreter's queue. From 3.9 to 3.11 a thread without the GIL adds it to whatever
+// interpreter holds it. A subinterpreter that ends takes the call with it, and nobody tells. So one that has
+// waited this long is added again, each time after four times as long, and a few times only: the main thread
+// may just be busy, and the queue is the host's too. One too many does nothing.
 constexpr uint64_t kPatienceNs = 100'000'000;
-constexpr uint32_t kMostCalls = 5;
-std::atomic<uint64_t> scheduled_ns{0};
-std::atomic<uint32_t> calls_added{0};
+constexpr uint32_t kMostAdded = 5;
+struct PendingCall {
+  std::atomic<bool> waits{false};
+  std::atomic<uint64_t> since_ns{0};
+  std::atomic<uint32_t> added{0};
+};
+// The writer's, and that of requests, who hold the GIL when they come through gpumemtrace.py: theirs does not
+// get lost, and does not wait for one that did.
+PendingCall writers_call;
+PendingCall requests_call;
 // What it is to do: a bit for each trigger.
 std::atomic<uint32_t> wanted{0};
 // It ran in another interpreter than the main one: Observe asks again.
@@ -248,9 +253,9 @@ int EndCall() {
 }
 
 // Run by the interpreter in its main thread, between two bytecodes, with the GIL.
-int OnPendingCall(void*) {
+int OnPendingCall(void* call) {
   // In this order: who wants something from here on adds a call of its own.
-  scheduled.exchange(false, std::memory_order_acq_rel);
+  static_cast<PendingCall*>(call)->waits.exchange(false, std::memory_order_acq_rel);
   const uint32_t triggers = wanted.exchange(0, std::memory_order_acq_rel);
   if (triggers == 0 || !Active()) return 0;
   if (!InMainInterpreter()) {
@@ -283,28 +288,27 @@ int OnPendingCall(void*) {
   return EndCall();
 }
 
-// Adds the call that does what is wanted, if none waits already, or that one seems lost. False: the queue is
-// full.
-bool AddCall() {
+// Adds the call that does what is wanted, if none waits already, or if that one seems lost. False: the queue
+// is full.
+bool Add(PendingCall& call) {
   const uint64_t now = Now();
-  const bool waits = scheduled.exchange(true, std::memory_order_acq_rel);
-  const uint32_t added = waits ? calls_added.load(std::memory_order_relaxed) : 0;
-  if (waits && (added >= kMostCalls || now - scheduled_ns.load(std::memory_order_relaxed) <
-                                           kPatienceNs << 2 * (added > 0 ? added - 1 : 0))) {
-    return true;
-  }
-  scheduled_ns.store(now, std::memory_order_relaxed);
-  calls_added.store(added + 1, std::memory_order_relaxed);
-  if (api.add_pending_call(OnPendingCall, nullptr) == 0 || waits) return true;
-  scheduled.store(false, std::memory_order_release);
+  const bool waits = call.waits.exchange(true, std::memory_order_acq_rel);
+  const uint32_t added = waits ? call.added.load(std::memory_order_relaxed) : 0;
+  const uint64_t waited = now - call.since_ns.load(std::memory_order_relaxed);
+  const uint64_t patience = kPatienceNs << 2 * added >> 2;
+  if (waits && (added >= kMostAdded || waited < patience)) return true;
+  call.since_ns.store(now, std::memory_order_relaxed);
+  call.added.store(added + 1, std::memory_order_relaxed);
+  if (api.add_pending_call(OnPendingCall, &call) == 0 || waits) return true;
+  call.waits.store(false, std::memory_order_release);
   return false;
 }
 
-bool Schedule(long trigger) {
+bool Schedule(long trigger, PendingCall& call) {
   if (!api_found.load(std::memory_order_acquire) || !MayAddPendingCall(api)) return false;
   const uint32_t bit = uint32_t{1} << trigger;
   wanted.fetch_or(bit, std::memory_order_acq_rel);
-  if (AddCall()) return true;
+  if (Add(call)) return true;
   wanted.fetch_and(~bit, std::memory_order_acq_rel);
   return false;
 }
@@ -313,7 +317,8 @@ bool Schedule(long trigger) {
 
 void Configure(const CensusOptions& given) {
   options = given;
-  scheduled.store(false, std::memory_order_relaxed);
+  writers_call.waits.store(false, std::memory_order_relaxed);
+  requests_call.waits.store(false, std::memory_order_relaxed);
   wanted.store(0, std::memory_order_relaxed);
   misplaced.store(false, std::memory_order_relaxed);
   complete.store(false, std::memory_order_relaxed);
@@ -335,27 +340,29 @@ void Observe(uint64_t now_ns, uint64_t live_blocks, uint64_t live_bytes) {
   }
   if (now_ns >= next_call_ns && misplaced.exchange(false, std::memory_order_acq_rel)) {
     next_call_ns = now_ns + kRetryNs;
-    if (MayAddPendingCall(api) && !AddCall()) misplaced.store(true, std::memory_order_release);
-  } else if (scheduled.load(std::memory_order_relaxed) && MayAddPendingCall(api)) {
-    AddCall();
+    if (MayAddPendingCall(api) && !Add(writers_call)) misplaced.store(true, std::memory_order_release);
+  } else if (MayAddPendingCall(api)) {
+    for (PendingCall* call : {&writers_call, &requests_call}) {
+      if (call->waits.load(std::memory_order_relaxed)) Add(*call);
+    }
   }
   const Cost cost = {spent_ns.load(std::memory_order_relaxed), last_ns.load(std::memory_order_relaxed)};
   if (growth.Look(now_ns, live_blocks, live_bytes, cost)) {
-    if (Schedule(kGrowth)) return;
+    if (Schedule(kGrowth, writers_call)) return;
     growth.Retry();
   }
   if (!complete.load(std::memory_order_relaxed) && now_ns >= next_attempt_ns && attempts < kMostAttempts) {
     ++attempts;
     // PyTorch may be imported late, and the program's outermost function may change.
     next_attempt_ns = now_ns + kRetryNs * static_cast<uint64_t>(attempts < 10 ? 1 : attempts / 4);
-    Schedule(kAttach);
+    Schedule(kAttach, writers_call);
   }
 }
 
 bool Request() {
   if (options.mode == Mode::kOff) return false;
   if (!api_found.load(std::memory_order_acquire)) return false;
-  return Schedule(kRequest);
+  return Schedule(kRequest, requests_call);
 }
 
 }  // namespace gpumemtrace::recorder::census
