@@ -51,6 +51,9 @@ int main(void) {
   for (int i = 0; i < kCalls; ++i) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); sink += t.tv_nsec; }
   printf("clock_gettime %.1f ns\n", (now() - start) / kCalls);
   start = now();
+  for (int i = 0; i < kCalls; ++i) { struct timespec t; clock_gettime(CLOCK_MONOTONIC_COARSE, &t); sink += t.tv_nsec; }
+  printf("clock_gettime of the last tick %.1f ns\n", (now() - start) / kCalls);
+  start = now();
   for (int i = 0; i < kCalls; ++i) sink += __rdtsc();
   printf("rdtsc %.1f ns\n", (now() - start) / kCalls);
   start = now();

@@ -2,10 +2,8 @@
 // step of PyTorch calls most and that the shim stands in front of, in the caches as the step leaves them.
 // timed_calls() is called through ctypes by tests/gpu/workloads/torch_steps.py.
 //   cc -shared -fPIC -O2 -o timed_calls.so timed_calls.c -ldl
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "torch_calls.h"
+
 #include <stdio.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -16,27 +14,11 @@
 // PyTorch take turns here (the one that runs backward works while the other waits), so that nothing is
 // counted at once.
 enum { kMostTicks = 1 << 14 };
-enum { kAllocate, kRelease, kNode, kSetStream, kLaunch, kKinds };
-static const char* const names[kKinds] = {"allocation", "release", "node", "set_stream", "launch"};
+enum { kAllocate, kRelease, kNode, kSetStream, kKinds };
+static const char* const names[kKinds] = {"allocation", "release", "node", "set_stream"};
 // [0] on the program's first thread, [1] on others.
 static uint32_t ticks[kKinds][2][kMostTicks];
 static uint64_t longer[kKinds][2];
-
-struct Two {
-  int64_t a;
-  int64_t b;
-};
-typedef void Report(void* pointer, int64_t size, uint64_t allocated, uint64_t reserved, uint16_t device);
-typedef uint64_t Next(void);
-typedef void SetStream(struct Two stream);
-
-// Its arguments are in registers and, the last two, on the stack.
-typedef int Launch(uint64_t function, uint64_t grid, uint64_t grid_z, uint64_t block, uint64_t block_z,
-                   uint64_t arguments, uint64_t shared_bytes, uint64_t stream);
-
-#define REPORT "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
-#define NEXT "_ZN2at15sequence_number17get_and_incrementEv"
-#define SET_STREAM "_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE"
 
 static uint64_t ticks_begun;
 static struct timespec begun;
@@ -44,16 +26,6 @@ static struct timespec begun;
 __attribute__((constructor)) static void begin(void) {
   clock_gettime(CLOCK_MONOTONIC, &begun);
   ticks_begun = __rdtsc();
-}
-
-// The next definition: the shim's, or the library's own, which is not in the global scope.
-static void* find(const char* symbol, const char* library) {
-  void* found = dlsym(RTLD_NEXT, symbol);
-  if (found == NULL) {
-    void* handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
-    if (handle != NULL) found = dlsym(handle, symbol);
-  }
-  return found;
 }
 
 static int other_thread(void) {
@@ -79,11 +51,9 @@ static inline void count(int kind, uint64_t from) {
   }
 }
 
-void report(void* pointer, int64_t size, uint64_t allocated, uint64_t reserved,
-            uint16_t device) __asm__(REPORT);
 void report(void* pointer, int64_t size, uint64_t allocated, uint64_t reserved, uint16_t device) {
   static Report* original;
-  if (original == NULL) original = (Report*)find(REPORT, "libc10.so");
+  if (original == NULL) original = (Report*)find_next("libc10.so", REPORT_SYMBOL);
   if ((device & 0xff) != 1) {  // not CUDA
     original(pointer, size, allocated, reserved, device);
     return;
@@ -93,34 +63,21 @@ void report(void* pointer, int64_t size, uint64_t allocated, uint64_t reserved, 
   count(size > 0 ? kAllocate : kRelease, from);
 }
 
-uint64_t next(void) __asm__(NEXT);
 uint64_t next(void) {
   static Next* original;
-  if (original == NULL) original = (Next*)find(NEXT, "libtorch_cpu.so");
+  if (original == NULL) original = (Next*)find_next("libtorch_cpu.so", NEXT_SYMBOL);
   const uint64_t from = start();
   const uint64_t number = original();
   count(kNode, from);
   return number;
 }
 
-void set_stream(struct Two stream) __asm__(SET_STREAM);
-void set_stream(struct Two stream) {
+void set_stream(Stream stream) {
   static SetStream* original;
-  if (original == NULL) original = (SetStream*)find(SET_STREAM, "libc10_cuda.so");
+  if (original == NULL) original = (SetStream*)find_next("libc10_cuda.so", SET_STREAM_SYMBOL);
   const uint64_t from = start();
   original(stream);
   count(kSetStream, from);
-}
-
-int cudaLaunchKernel(uint64_t function, uint64_t grid, uint64_t grid_z, uint64_t block, uint64_t block_z,
-                     uint64_t arguments, uint64_t shared_bytes, uint64_t stream) {
-  static Launch* original;
-  if (original == NULL) original = (Launch*)find("cudaLaunchKernel", "libcudart.so.13");
-  if (original == NULL) original = (Launch*)find("cudaLaunchKernel", "libcudart.so.12");
-  const uint64_t from = start();
-  const int result = original(function, grid, grid_z, block, block_z, arguments, shared_bytes, stream);
-  count(kLaunch, from);
-  return result;
 }
 
 // A JSON object {kind and thread: [calls, mean ns without the slowest tenth]} of the calls since the last
